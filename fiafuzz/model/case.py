@@ -13,7 +13,7 @@ from typing import Literal, Union
 import msgspec
 
 from .dtypes import DTYPES
-from .parameters import INT_ARRAYS, INT_MAX, TENSOR_INPUTS, TENSOR_LISTS
+from .parameters import ATTRIBUTES, INT_ARRAYS, INT_MAX, TENSOR_INPUTS, TENSOR_LISTS
 
 SCHEMA_VERSION = 1
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -22,6 +22,7 @@ MAX_RANK = 16
 MAX_LIST = 4096
 MAX_LITERALS = 1 << 22
 MAX_PATCH_DEPTH = 8
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 FORMATS: frozenset[str] = frozenset({
     "ND", "NCHW", "NHWC", "NCDHW", "NDHWC", "HWCN", "NCL", "NC1HWC0", "NDC1HWC0", "FRACTAL_Z", "FRACTAL_NZ",
@@ -261,6 +262,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return hashlib.blake2b(encode_case(self), digest_size=8).hexdigest()
 
 
+_INT_ATTRS: tuple[str, ...] = tuple(
+    p.name for p in ATTRIBUTES if p.name not in ("scaleValue", "inputLayout", "softmaxLseFlag"))
+
 _decoder = msgspec.json.Decoder(Case)
 _encoder = msgspec.json.Encoder()
 
@@ -329,13 +333,24 @@ def _checked(case: Case) -> Case:
             if spec is not None:
                 _check_tensor(spec, f"$.inputs.{name}[{i}]")
     for name in INT_ARRAYS:
-        if len(getattr(case.inputs, name) or ()) > MAX_LITERALS:
+        numbers = getattr(case.inputs, name) or ()
+        if len(numbers) > MAX_LITERALS:
             raise CaseError(f"more than {MAX_LITERALS} integers", f"$.inputs.{name}")
+        _check_int64(numbers, f"$.inputs.{name}")
+    for name in _INT_ATTRS:
+        if not INT64_MIN <= getattr(case.attrs, name) <= INT64_MAX:
+            raise CaseError(f"{getattr(case.attrs, name)} does not fit into 64 bits", f"$.attrs.{name}")
     for name in ("attentionOut", "softmaxLse"):
         spec = getattr(case.outputs, name)
         if spec is not None:
             _check_tensor(spec, f"$.outputs.{name}")
     return case
+
+
+def _check_int64(numbers: tuple[int, ...], path: str) -> None:
+    if numbers and (min(numbers) < INT64_MIN or max(numbers) > INT64_MAX):
+        at = next(i for i, n in enumerate(numbers) if not INT64_MIN <= n <= INT64_MAX)
+        raise CaseError(f"{numbers[at]} does not fit into 64 bits", f"{path}[{at}]")
 
 
 def _check_tensor(spec: TensorSpec, path: str) -> None:
@@ -345,6 +360,8 @@ def _check_tensor(spec: TensorSpec, path: str) -> None:
         raise CaseError(f"unknown format {spec.format!r}", f"{path}.format")
     if len(spec.shape) > MAX_RANK:
         raise CaseError(f"rank {len(spec.shape)} is over the limit of {MAX_RANK}", f"{path}.shape")
+    _check_int64(spec.shape, f"{path}.shape")
+    _check_int64(spec.strides or (), f"{path}.strides")
     if spec.values is not None:
         if spec.fill is not None:
             raise CaseError("fill and values exclude each other", path)

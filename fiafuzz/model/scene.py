@@ -378,6 +378,21 @@ class Scene:
         return shape[1] * self.block_size
 
     @cached_property
+    def needed_blocks(self) -> Int:
+        """Blocks of the longest sequence of a paged call: max over the batches of ceil(actualSeqLengthsKv / blockSize)."""
+        if not self.paged or self.block_size <= 0 or not self.inputs.actualSeqLengthsKv or not self.kv_lens:
+            return self._none("needed_blocks", "not paged, or lengths or block size unknown")
+        return max(0, -(-max(self.kv_lens) // self.block_size))
+
+    @cached_property
+    def paged_columns(self) -> Int:
+        """Key columns by which the host sizes masks and biases of a paged call: needed blocks x blockSize, with antiquant
+        all columns of the table (spec/v5_common_notes.md 3)."""
+        if self.quant_kind == "antiquant" and self.paged:
+            return self.table_span
+        return None if self.needed_blocks is None else self.needed_blocks * self.block_size
+
+    @cached_property
     def Q_D(self) -> Int:
         """Head size of query."""
         return self._head_size("Q_D", self.q_axes, self.Q_N)
