@@ -11,6 +11,7 @@ from fiafuzz.model.profiles import PROFILES, Profile, profile, profile_for
 from fiafuzz.model.scene import Scene
 
 from .catalogue import all_rules
+from .routes import NEWER, route
 from .rule import Basis, Effect, Rule, Stage
 
 
@@ -60,13 +61,16 @@ def rules_for(profile_name: str) -> tuple[Rule, ...]:
 def broken_rules(scene: Scene, profile_name: str) -> tuple[list[Rule], list[str]]:
     """Rules that the scene breaks under a profile (host order) and ids of rules that could not be evaluated.
 
-    An empty call skips everything behind the parser (numerics.md 3.2, host_behaviour.md 3.4).
+    An empty call skips everything behind the parser (numerics.md 3.2, host_behaviour.md 3.4), but not on the older
+    routes of A2/A3. What no document demands counts only on the routes that enforce it.
     """
     broken: list[Rule] = []
     undecided: list[str] = []
-    empty = scene.empty_case
+    empty, by_source, here = scene.empty_case, PROFILES[profile_name].by_source, route(scene)
     for rule in rules_for(profile_name):
-        if empty and Stage.CHECKER <= rule.stage < Stage.OUTPUT:
+        if rule.routes and here not in rule.routes and (by_source or rule.basis is Basis.SOURCE):
+            continue
+        if empty and Stage.CHECKER <= rule.stage < Stage.OUTPUT and (not rule.routes or NEWER in rule.routes):
             continue
         try:
             if rule.when(scene) and not rule.requires(scene):
@@ -92,7 +96,7 @@ def predict(case: Case, name: str | None = None, *, scene: Scene | None = None) 
         return Prediction(chosen.name, verdict, side.codes, side.rules, side.stage, "source",
                           undecided=tuple(undecided))
     document = _answer([r for r in broken if r.basis is not Basis.SOURCE], chosen)
-    source = _answer([r for r in broken if r.basis is not Basis.DOCUMENTED], chosen)
+    source = _answer([r for r in broken if _enforced(r, scene)], chosen)
     if document.verdict == source.verdict and document.verdict in ("reject", "accept"):
         if undecided and document.verdict == "accept":
             return Prediction(chosen.name, "unspecified", frozenset(), (), None, "both", undecided=tuple(undecided))
@@ -105,6 +109,10 @@ def predict(case: Case, name: str | None = None, *, scene: Scene | None = None) 
     rules = tuple(dict.fromkeys((*document.rules, *source.rules)))
     codes = document.codes | source.codes
     return Prediction(chosen.name, "unspecified", codes, rules, None, "both", document, source, tuple(undecided))
+
+
+def _enforced(rule: Rule, scene: Scene) -> bool:
+    return rule.basis is not Basis.DOCUMENTED and (not rule.routes or route(scene) in rule.routes)
 
 
 def _answer(broken: Sequence[Rule], chosen: Profile) -> Side:

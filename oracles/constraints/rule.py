@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Optional
+from typing import Optional, Union
 
 from fiafuzz.model.profiles import PROFILES
 from fiafuzz.model.scene import Scene
 
 Predicate = Callable[[Scene], bool]
 Change = Callable[[Scene], Optional[Mapping[str, object]]]
+Words = dict[str, Union[str, tuple[str, ...]]]
+"""Factor words that a valid case should have (model/factors.py): a word or several per factor."""
 
 
 class Level(str, Enum):
@@ -105,14 +107,15 @@ class Boundary:
     limit: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """One demand. It is broken by a scene when ``when`` holds and ``requires`` does not.
 
     ``when`` and ``requires`` read scene facts only, are quick, and must be None-safe: a fact that could not be derived never breaks
     a rule that is not about that fact (so one fault does not cascade). ``cites`` are spec ids. ``stage`` fixes the status codes
     (profile.statuses[stage.key]) unless ``codes`` overrides them. ``order`` sorts within a stage (50 is the middle):
-    it decides only between an ACCEPT, CRASH or HANG and rejections of the same stage.
+    it decides only between an ACCEPT, CRASH or HANG and rejections of the same stage. ``routes`` names the parts of the A2/A3 host
+    that enforce the demand (routes.py; empty: all of them): elsewhere it is a demand of the documents alone.
     """
 
     id: str
@@ -133,6 +136,7 @@ class Rule:
     boundaries: tuple[Boundary, ...] = ()
     limit: str = ""
     note: str = ""
+    routes: frozenset[str] = frozenset()
 
     def broken(self, scene: Scene) -> bool:
         """Whether the scene breaks this rule."""

@@ -11,17 +11,64 @@ import pytest
 from fiafuzz.campaign.imports import FORMATS, Imported, Unmapped
 from fiafuzz.model.scene import Scene
 
-HEADER = ["case_name", "query_shape", "query_dtype", "query_format", "key_shape", "key_dtype", "key_format", "value_shape", "value_dtype",
-          "value_format", "dequant_scale1_shape", "dequant_scale1_dtype", "dequant_scale1_format", "actual_seq_lengths_kv_shape",
-          "actual_seq_lengths_kv_dtype", "actual_seq_lengths_kv_format", "actual_seq_lengths_kv_data", "block_table_shape",
-          "block_table_dtype", "block_table_format", "q_start_idx_shape", "q_start_idx_dtype", "q_start_idx_format", "attention_out_shape",
-          "attention_out_dtype", "attention_out_format", "num_heads", "scale", "input_layout", "softmax_lse_flag", "pse_type", "out_dtype",
-          "expectResult", "key_stride"]
-ROW = {"case_name": "plain", "query_shape": "2 4 1 64", "query_dtype": "BF16", "query_format": "ND", "key_shape": "1 4 16 64|1 4 8 64",
-       "key_dtype": "BF16", "value_shape": "1 4 16 64|1 4 8 64", "value_dtype": "BF16", "actual_seq_lengths_kv_shape": "2",
-       "actual_seq_lengths_kv_dtype": "INT64", "actual_seq_lengths_kv_data": "16 5", "attention_out_shape": "2 4 1 64",
-       "attention_out_dtype": "BF16", "num_heads": "4", "scale": "0.125", "input_layout": "BNSD", "softmax_lse_flag": "0",
-       "block_table_dtype": "INT32", "expectResult": "SUCCESS", "key_stride": "4096 1024 64 1|"}
+HEADER = [
+    "case_name",
+    "query_shape",
+    "query_dtype",
+    "query_format",
+    "key_shape",
+    "key_dtype",
+    "key_format",
+    "value_shape",
+    "value_dtype",
+    "value_format",
+    "dequant_scale1_shape",
+    "dequant_scale1_dtype",
+    "dequant_scale1_format",
+    "actual_seq_lengths_kv_shape",
+    "actual_seq_lengths_kv_dtype",
+    "actual_seq_lengths_kv_format",
+    "actual_seq_lengths_kv_data",
+    "block_table_shape",
+    "block_table_dtype",
+    "block_table_format",
+    "q_start_idx_shape",
+    "q_start_idx_dtype",
+    "q_start_idx_format",
+    "attention_out_shape",
+    "attention_out_dtype",
+    "attention_out_format",
+    "num_heads",
+    "scale",
+    "input_layout",
+    "softmax_lse_flag",
+    "pse_type",
+    "out_dtype",
+    "expectResult",
+    "key_stride",
+]
+ROW = {
+    "case_name": "plain",
+    "query_shape": "2 4 1 64",
+    "query_dtype": "BF16",
+    "query_format": "ND",
+    "key_shape": "1 4 16 64|1 4 8 64",
+    "key_dtype": "BF16",
+    "value_shape": "1 4 16 64|1 4 8 64",
+    "value_dtype": "BF16",
+    "actual_seq_lengths_kv_shape": "2",
+    "actual_seq_lengths_kv_dtype": "INT64",
+    "actual_seq_lengths_kv_data": "16 5",
+    "attention_out_shape": "2 4 1 64",
+    "attention_out_dtype": "BF16",
+    "num_heads": "4",
+    "scale": "0.125",
+    "input_layout": "BNSD",
+    "softmax_lse_flag": "0",
+    "block_table_dtype": "INT32",
+    "expectResult": "SUCCESS",
+    "key_stride": "4096 1024 64 1|",
+}
 
 
 def table(tmp_path: Path, *rows: dict[str, str]) -> str:
@@ -80,7 +127,10 @@ def atk_item(name: str, kind: str, dtype: str, shape: object, values: object) ->
 
 
 ATK = {
-    "id": 3, "name": "atk_one", "aclnn_name": "aclnnFusedInferAttentionScoreV4", "expected_error_msg": None,
+    "id": 3,
+    "name": "atk_one",
+    "aclnn_name": "aclnnFusedInferAttentionScoreV4",
+    "expected_error_msg": None,
     "inputs": [
         atk_item("query", "tensor", "fp16", [1, 4, 8, 64], [-2, 2]),
         [atk_item("key", "tensors", "fp16", [1, 4, 16, 64], [-1, 1])],
@@ -109,10 +159,34 @@ def test_atk_call(tmp_path: Path) -> None:
     assert good.case.inputs.query.fill is not None and bad.reason == "parameter 'nosuch' is unknown"
 
 
-RDV = {"case_name": "r", "input_layout": "TND", "b": 2, "n2": 1, "g": 4, "s1": 3, "s2": 20, "qk_d": 128, "v_d": 128, "rope_d": 64,
-       "kv_storage_mode": "pa_bbh", "q_dtype": "bfloat16", "kv_dtype": "bfloat16", "out_dtype": "bfloat16", "rope_dtype": "bfloat16",
-       "block_size": 16, "act_seq_lens_q": [1, 3], "act_seq_lens_kv": [20, 5], "enable_softmax_lse": True, "enable_mask": True, "mask_shape": [2048, 2048],
-       "sparse_mode": 3, "pre_tokens": 2147483647, "next_tokens": 2147483647, "enable_learnable_sink": False, "inner_precise": 0}
+RDV = {
+    "case_name": "r",
+    "input_layout": "TND",
+    "b": 2,
+    "n2": 1,
+    "g": 4,
+    "s1": 3,
+    "s2": 20,
+    "qk_d": 128,
+    "v_d": 128,
+    "rope_d": 64,
+    "kv_storage_mode": "pa_bbh",
+    "q_dtype": "bfloat16",
+    "kv_dtype": "bfloat16",
+    "out_dtype": "bfloat16",
+    "rope_dtype": "bfloat16",
+    "block_size": 16,
+    "act_seq_lens_q": [1, 3],
+    "act_seq_lens_kv": [20, 5],
+    "enable_softmax_lse": True,
+    "enable_mask": True,
+    "mask_shape": [2048, 2048],
+    "sparse_mode": 3,
+    "pre_tokens": 2147483647,
+    "next_tokens": 2147483647,
+    "enable_learnable_sink": False,
+    "inner_precise": 0,
+}
 
 
 def test_rdv_call(tmp_path: Path) -> None:
@@ -121,11 +195,22 @@ def test_rdv_call(tmp_path: Path) -> None:
     (found,) = FORMATS["rdv"](str(path), "v5", "950")
     assert isinstance(found, Imported)
     s = Scene(found.case)
-    assert (s.B, s.T, s.q_lens, s.kv_lens, s.cache_layout, s.mla_kind, s.Q_D, s.rope_d) == (2, 4, (1, 3), (20, 5), "BnBsH", "prefill_split", 128, 64)
+    assert (s.B, s.T, s.q_lens, s.kv_lens, s.cache_layout, s.mla_kind, s.Q_D, s.rope_d) == (
+        2,
+        4,
+        (1, 3),
+        (20, 5),
+        "BnBsH",
+        "prefill_split",
+        128,
+        64,
+    )
     assert found.case.inputs.actualSeqLengths == (1, 4)
 
 
-@pytest.mark.parametrize("change", [{"b": "2"}, {"input_layout": "XY"}, {"kv_storage_mode": "odd"}, {"q_dtype": "float17"}, {"block_size": 0}])
+@pytest.mark.parametrize(
+    "change", [{"b": "2"}, {"input_layout": "XY"}, {"kv_storage_mode": "odd"}, {"q_dtype": "float17"}, {"block_size": 0}]
+)
 def test_rdv_call_that_cannot_be_said(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps({**RDV, **change}))

@@ -14,8 +14,19 @@ from fiafuzz.model.scene import FACTS, Scene, as_int32
 F16 = "FLOAT16"
 
 
-def call(layout: str = "BNSD", *, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...] | None = None, heads: int = 4,
-         kv_heads: int = 0, dtype: str = F16, kv_dtype: str | None = None, attrs: dict[str, object] | None = None, **inputs: object) -> Scene:
+def call(
+    layout: str = "BNSD",
+    *,
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...] | None = None,
+    heads: int = 4,
+    kv_heads: int = 0,
+    dtype: str = F16,
+    kv_dtype: str | None = None,
+    attrs: dict[str, object] | None = None,
+    **inputs: object,
+) -> Scene:
     kv = kv_dtype or dtype
     case = Case(
         inputs=Inputs(query=TensorSpec(q, dtype), key=(TensorSpec(k, kv),), value=(TensorSpec(v or k, kv),), **inputs),  # type: ignore[arg-type]
@@ -39,8 +50,15 @@ def test_packed_lengths_are_differences() -> None:
 
 
 def test_paged_lengths_are_per_batch_also_for_packed_queries() -> None:
-    s = call("TND", q=(3, 4, 16), k=(9, 16, 64), actualSeqLengths=(1, 3), actualSeqLengthsKv=(20, 7),
-             blockTable=TensorSpec((2, 3), "INT32"), attrs={"blockSize": 16})
+    s = call(
+        "TND",
+        q=(3, 4, 16),
+        k=(9, 16, 64),
+        actualSeqLengths=(1, 3),
+        actualSeqLengthsKv=(20, 7),
+        blockTable=TensorSpec((2, 3), "INT32"),
+        attrs={"blockSize": 16},
+    )
     assert (s.storage, s.cache_layout, s.K_D, s.KV_S, s.table_span, s.kv_lens) == ("paged", "BnBsH", 16, 48, 48, (20, 7))
     nz = call("BNSD", q=(1, 4, 1, 64), k=(9, 4, 4, 16, 16), blockTable=TensorSpec((1, 3), "INT32"), attrs={"blockSize": 16})
     assert (nz.cache_layout, nz.K_D, nz.cache_block_size) == ("NZ", 64, 16)
@@ -68,10 +86,21 @@ def test_packed_int4_carrier_counts_eight_elements() -> None:
 
 def test_quantisation_kinds() -> None:
     rope = {"queryRope": TensorSpec((1, 4, 1, 64), "BFLOAT16"), "keyRope": TensorSpec((1, 4, 7, 64), "BFLOAT16")}
-    for modes, kind, extra in [((7, 7, 7), "per_block", {}), ((6, 6, 8), "mxfp8", {}), ((3, 3, 2), "gqa_fp8", {}),
-                               ((3, 0, 0), "decode_mla", rope), ((3, 0, 0), "per_tensor", {}), ((0, 0, 0), "per_tensor", {})]:
-        s = call(q=(1, 4, 1, 512), k=(1, 4, 7, 512), dtype="FLOAT8_E4M3FN",
-                 attrs=dict(zip(("queryQuantMode", "keyAntiquantMode", "valueAntiquantMode"), modes)), **extra)
+    for modes, kind, extra in [
+        ((7, 7, 7), "per_block", {}),
+        ((6, 6, 8), "mxfp8", {}),
+        ((3, 3, 2), "gqa_fp8", {}),
+        ((3, 0, 0), "decode_mla", rope),
+        ((3, 0, 0), "per_tensor", {}),
+        ((0, 0, 0), "per_tensor", {}),
+    ]:
+        s = call(
+            q=(1, 4, 1, 512),
+            k=(1, 4, 7, 512),
+            dtype="FLOAT8_E4M3FN",
+            attrs=dict(zip(("queryQuantMode", "keyAntiquantMode", "valueAntiquantMode"), modes)),
+            **extra,
+        )
         assert (s.quant_kind, s.full_kind) == ("full", kind)
 
 
@@ -86,7 +115,7 @@ def test_mla_kinds() -> None:
 
 def test_effective_tokens() -> None:
     mask = {"attenMask": TensorSpec((1, 1, 5, 7), "BOOL")}
-    base = dict(q=(1, 4, 5, 16), k=(1, 4, 7, 16))
+    base = {"q": (1, 4, 5, 16), "k": (1, 4, 7, 16)}
     assert call(**base, attrs={"preTokens": 1, "nextTokens": 2}).tokens == (INT_MAX, INT_MAX)
     assert call(**base, **mask, attrs={"preTokens": 1, "nextTokens": 2}).tokens == (1, 2)
     assert call(**base, **mask, attrs={"sparseMode": 3, "preTokens": 1, "nextTokens": 2}).tokens == (INT_MAX, 0)
@@ -126,14 +155,31 @@ wild_ints = st.lists(st.integers(-5, 300), max_size=5).map(tuple)
 
 @settings(max_examples=300)
 @given(
-    st.fixed_dictionaries({}, optional={
-        p.name: wild_ints if p.kind.value == "int array" else st.lists(wild | st.none(), max_size=3).map(tuple)
-        if p.kind.value == "tensor list" else wild for p in INPUTS}),
-    st.fixed_dictionaries({"numHeads": st.sampled_from([0, -1, 1, 3, 8, 2**32 + 8, 2**40])}, optional={
-        "inputLayout": st.sampled_from([*LAYOUTS, "XYZ", ""]) | st.none(), "numKeyValueHeads": st.integers(-1, 9),
-        "sparseMode": st.integers(-1, 10), "blockSize": st.sampled_from([0, -16, 16, 128, 2**32]), "pseType": st.integers(-1, 4),
-        "scaleValue": st.sampled_from([1.0, "nan", "inf", "-inf", 0]), "preTokens": st.integers(-(2**63), 2**63 - 1)}),
-    st.none() | wild, st.none() | wild,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            p.name: wild_ints
+            if p.kind.value == "int array"
+            else st.lists(wild | st.none(), max_size=3).map(tuple)
+            if p.kind.value == "tensor list"
+            else wild
+            for p in INPUTS
+        },
+    ),
+    st.fixed_dictionaries(
+        {"numHeads": st.sampled_from([0, -1, 1, 3, 8, 2**32 + 8, 2**40])},
+        optional={
+            "inputLayout": st.sampled_from([*LAYOUTS, "XYZ", ""]) | st.none(),
+            "numKeyValueHeads": st.integers(-1, 9),
+            "sparseMode": st.integers(-1, 10),
+            "blockSize": st.sampled_from([0, -16, 16, 128, 2**32]),
+            "pseType": st.integers(-1, 4),
+            "scaleValue": st.sampled_from([1.0, "nan", "inf", "-inf", 0]),
+            "preTokens": st.integers(-(2**63), 2**63 - 1),
+        },
+    ),
+    st.none() | wild,
+    st.none() | wild,
 )
 def test_any_case_has_a_scene(inputs: dict[str, object], attrs: dict[str, object], out: object, lse: object) -> None:
     case = Case(inputs=Inputs(**inputs), attrs=Attrs(**attrs), outputs=Outputs(out, lse))  # type: ignore[arg-type]

@@ -1,0 +1,29 @@
+"""Room quant: antiquant, full quantisation, and quantisation tensors where they do not belong.
+
+Rules stand where the operator's dequant checker and its quantisation parser enforce them. What the mask, paging,
+prefix, rope, padding and post-quantisation checkers refuse for a quantised call is in the rooms of those groups.
+"""
+
+from __future__ import annotations
+
+from . import (
+    antiquant_features,
+    antiquant_modes,
+    antiquant_scales,
+    antiquant_shapes,
+    full_features,
+    full_fp8,
+    full_modes,
+    full_shapes,
+    no_quant,
+    old_full,
+    old_merged,
+    old_separate,
+    old_v5,
+)
+
+RULES = (
+    *no_quant.RULES, *antiquant_modes.RULES, *antiquant_scales.RULES, *antiquant_shapes.RULES,
+    *antiquant_features.RULES, *full_modes.RULES, *full_shapes.RULES, *full_features.RULES, *full_fp8.RULES,
+    *old_full.RULES, *old_merged.RULES, *old_separate.RULES, *old_v5.RULES,
+)

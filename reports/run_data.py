@@ -1,0 +1,150 @@
+"""What a report needs of a run, added up from the stream of events; memory does not grow with the number of cases."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+import msgspec
+
+from fiafuzz.campaign.events import (
+    CaseDone,
+    Disagreement,
+    Event,
+    FindingFound,
+    FindingKept,
+    FlakyFound,
+    LegStarted,
+    Note,
+    PhaseFinished,
+    Replayed,
+    RunFinished,
+    RunStarted,
+    Summary,
+    decode_event,
+)
+
+
+class RunError(ValueError):
+    """A run directory that cannot be read; the text is one line."""
+
+
+@dataclass
+class RuleCount:
+    """How often a rule was broken on purpose or held at its boundary, and how often the backend agreed."""
+
+    broken: int = 0
+    held: int = 0
+    agreed: int = 0
+    disagreed: int = 0
+    sides: set[str] = field(default_factory=set)
+
+
+@dataclass
+class RunData:
+    """A run, added up. ``complete`` is false when the stream ended before RunFinished (an interrupted or running campaign)."""
+
+    started: Optional[RunStarted] = None
+    legs: list[LegStarted] = field(default_factory=list)
+    phases: list[PhaseFinished] = field(default_factory=list)
+    cases: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+    foreseen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    rules: dict[str, RuleCount] = field(default_factory=lambda: defaultdict(RuleCount))
+    found: dict[int, FindingFound] = field(default_factory=dict)
+    kept: dict[int, FindingKept] = field(default_factory=dict)
+    flaky: list[FlakyFound] = field(default_factory=list)
+    replayed: list[Replayed] = field(default_factory=list)
+    disagreements: list[Disagreement] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    summary: Optional[Summary] = None
+    damaged_lines: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end."""
+        return self.summary is not None
+
+    def add(self, event: Event) -> None:
+        """Take one event in."""
+        if isinstance(event, CaseDone):
+            self._case(event)
+        elif isinstance(event, RunStarted):
+            self.started = event
+        elif isinstance(event, LegStarted):
+            self.legs.append(event)
+        elif isinstance(event, PhaseFinished):
+            self.phases.append(event)
+        elif isinstance(event, FindingFound):
+            self.found[event.number] = event
+        elif isinstance(event, FindingKept):
+            self.kept[event.number] = event
+        elif isinstance(event, FlakyFound):
+            self.flaky.append(event)
+        elif isinstance(event, Replayed):
+            self.replayed.append(event)
+        elif isinstance(event, Disagreement):
+            self.disagreements.append(event)
+        elif isinstance(event, Note):
+            self.notes.append(event)
+        elif isinstance(event, RunFinished):
+            self.summary = event.summary
+
+    def _case(self, event: CaseDone) -> None:
+        self.cases += 1
+        status = event.verdict.status
+        self.verdicts[status] += 1
+        if event.verdict.code:
+            self.codes[event.verdict.code] += 1
+        self.foreseen[(event.foreseen, status)] += 1
+        if event.rule is None or status in ("unsupported", "skipped"):
+            return
+        count = self.rules[event.rule]
+        if event.foreseen == "accept":
+            count.held += 1
+        else:
+            count.broken += 1
+        if event.side:
+            count.sides.add(event.side)
+        if event.verdict.failed:
+            count.disagreed += 1
+        elif status in ("pass", "info"):
+            count.agreed += 1
+
+
+def gather(events: Iterable[Event]) -> RunData:
+    """A run added up from its events."""
+    data = RunData()
+    for event in events:
+        data.add(event)
+    return data
+
+
+def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iterator[Event]:
+    """Events of a run directory (or of an events.ndjson file). Lines that cannot be read, as a killed run may leave one at its end,
+    are passed over; their numbers are put into ``damaged``. RunError when there is no log."""
+    path = Path(directory)
+    if path.is_dir():
+        path = path / "events.ndjson"
+    try:
+        with open(path, "rb") as log:
+            for number, line in enumerate(log, 1):
+                try:
+                    yield decode_event(line)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    if damaged is not None:
+                        damaged.append(number)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror or error}") from None
+
+
+def read_run(directory: str | Path) -> RunData:
+    """A run directory, added up."""
+    damaged: list[int] = []
+    data = gather(read_events(directory, damaged))
+    data.damaged_lines = len(damaged)
+    return data
