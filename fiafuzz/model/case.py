@@ -109,7 +109,7 @@ class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Patched(_Fill, frozen=True, tag="patched"):
     """Another fill with rectangles set to values, in order."""
 
-    base: "Fill"
+    base: Fill
     patches: tuple[Patch, ...] = ()
 
 
@@ -244,7 +244,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
                 return getattr(part, name)
         raise KeyError(name)
 
-    def replace(self, **changes: object) -> "Case":
+    def replace(self, **changes: object) -> Case:
         """A copy with parameters (C names) or ``seed``, ``api``, ``product`` changed."""
         own = {k: changes.pop(k) for k in ("seed", "api", "product") if k in changes}
         for part in ("inputs", "attrs", "outputs"):

@@ -73,7 +73,9 @@ def _call(call: Any, where: str, name: str, api: str, product: str) -> Imported:
 
 def _absent(item: dict[str, Any]) -> bool:
     values = item.get("range_values")
-    return values is None or values in ("None", "null") or (isinstance(values, list) and bool(values) and values[0] in ("None", "null", None))
+    return (
+        values is None or values in ("None", "null") or (isinstance(values, list) and bool(values) and values[0] in ("None", "null", None))
+    )
 
 
 def _value(item: Any, kind: Kind, name: str) -> Any:
@@ -100,8 +102,14 @@ def _tensor(item: dict[str, Any], name: str) -> Any:
     dtype = dtype_of(str(item.get("dtype")))
     fill = None
     values = item.get("range_values")
-    if (isinstance(values, list) and len(values) == 2 and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-            and not dtype.startswith(_INTEGER) and abs(values[0]) < 1e30 and abs(values[1]) < 1e30):
+    if (
+        isinstance(values, list)
+        and len(values) == 2
+        and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+        and not dtype.startswith(_INTEGER)
+        and abs(values[0]) < 1e30
+        and abs(values[1]) < 1e30
+    ):
         fill = Uniform(float(values[0]), float(values[1]))
     return tensor(tuple(shape), dtype, fill=fill)
 

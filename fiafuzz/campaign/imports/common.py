@@ -39,15 +39,43 @@ class CannotMap(ValueError):
     """A row says something that a case cannot say."""
 
 
-DTYPES: Mapping[str, str] = MappingProxyType({
-    "BF16": "BFLOAT16", "BFLOAT16": "BFLOAT16", "FP16": "FLOAT16", "FLOAT16": "FLOAT16", "FLOAT": "FLOAT32", "FP32": "FLOAT32",
-    "DOUBLE": "DOUBLE", "INT8": "INT8", "UINT8": "UINT8", "BOOL": "BOOL", "INT16": "INT16", "UINT16": "UINT16", "INT32": "INT32",
-    "UINT32": "UINT32", "INT64": "INT64", "UINT64": "UINT64", "INT4": "INT4", "COMPLEX64": "COMPLEX64", "COMPLEX128": "COMPLEX128",
-    "HIFLOAT8": "HIFLOAT8", "HIF8": "HIFLOAT8", "FLOAT8_E4M3FN": "FLOAT8_E4M3FN", "FP8_E4M3FN": "FLOAT8_E4M3FN",
-    "FP8_E4M3": "FLOAT8_E4M3FN", "FP8": "FLOAT8_E4M3FN", "FLOAT8_E5M2": "FLOAT8_E5M2", "FP8_E5M2": "FLOAT8_E5M2",
-    "FLOAT8_E8M0": "FLOAT8_E8M0", "FP8_E8M0": "FLOAT8_E8M0", "FLOAT4_E2M1": "FLOAT4_E2M1", "FP4_E2M1": "FLOAT4_E2M1",
-    "FLOAT4_E1M2": "FLOAT4_E1M2", "FP4_E1M2": "FLOAT4_E1M2",
-})
+DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "BF16": "BFLOAT16",
+        "BFLOAT16": "BFLOAT16",
+        "FP16": "FLOAT16",
+        "FLOAT16": "FLOAT16",
+        "FLOAT": "FLOAT32",
+        "FP32": "FLOAT32",
+        "DOUBLE": "DOUBLE",
+        "INT8": "INT8",
+        "UINT8": "UINT8",
+        "BOOL": "BOOL",
+        "INT16": "INT16",
+        "UINT16": "UINT16",
+        "INT32": "INT32",
+        "UINT32": "UINT32",
+        "INT64": "INT64",
+        "UINT64": "UINT64",
+        "INT4": "INT4",
+        "COMPLEX64": "COMPLEX64",
+        "COMPLEX128": "COMPLEX128",
+        "HIFLOAT8": "HIFLOAT8",
+        "HIF8": "HIFLOAT8",
+        "FLOAT8_E4M3FN": "FLOAT8_E4M3FN",
+        "FP8_E4M3FN": "FLOAT8_E4M3FN",
+        "FP8_E4M3": "FLOAT8_E4M3FN",
+        "FP8": "FLOAT8_E4M3FN",
+        "FLOAT8_E5M2": "FLOAT8_E5M2",
+        "FP8_E5M2": "FLOAT8_E5M2",
+        "FLOAT8_E8M0": "FLOAT8_E8M0",
+        "FP8_E8M0": "FLOAT8_E8M0",
+        "FLOAT4_E2M1": "FLOAT4_E2M1",
+        "FP4_E2M1": "FLOAT4_E2M1",
+        "FLOAT4_E1M2": "FLOAT4_E1M2",
+        "FP4_E1M2": "FLOAT4_E1M2",
+    }
+)
 
 _SNAKE = {"dequant_scale1": "deqScale1", "dequant_scale2": "deqScale2", "scale": "scaleValue"}
 

@@ -107,13 +107,21 @@ def _call(call: Any, where: str, name: str, api: str, product: str) -> Imported:
         inputs["learnableSink"] = tensor((n1,), q_dtype)
     lse = bool(call.get("enable_softmax_lse"))
     attrs: dict[str, Any] = {
-        "numHeads": n1, "numKeyValueHeads": n2, "inputLayout": layout.name, "sparseMode": sparse,
-        "scaleValue": float(call.get("scale_value") or 1 / max(1, d + rope) ** 0.5), "softmaxLseFlag": lse,
-        "preTokens": _size(call, "pre_tokens", INT_MAX), "nextTokens": _size(call, "next_tokens", INT_MAX),
-        "innerPrecise": _size(call, "inner_precise", 0), "blockSize": _size(call, "block_size", 0) if mode != "continue" else 0,
+        "numHeads": n1,
+        "numKeyValueHeads": n2,
+        "inputLayout": layout.name,
+        "sparseMode": sparse,
+        "scaleValue": float(call.get("scale_value") or 1 / max(1, d + rope) ** 0.5),
+        "softmaxLseFlag": lse,
+        "preTokens": _size(call, "pre_tokens", INT_MAX),
+        "nextTokens": _size(call, "next_tokens", INT_MAX),
+        "innerPrecise": _size(call, "inner_precise", 0),
+        "blockSize": _size(call, "block_size", 0) if mode != "continue" else 0,
     }
     outputs = {
-        "attentionOut": tensor(tensor_shape(layout.output, B=b, S=s1, N=n1, D=dv, T=t1), dtype_of(str(call.get("out_dtype") or call.get("q_dtype")))),
+        "attentionOut": tensor(
+            tensor_shape(layout.output, B=b, S=s1, N=n1, D=dv, T=t1), dtype_of(str(call.get("out_dtype") or call.get("q_dtype")))
+        ),
         "softmaxLse": tensor(lse_shape(layout, B=b, N=n1, S=s1, T=t1), "FLOAT32") if lse else None,
     }
     return Imported(build(api, product, inputs, attrs, outputs), where, name, "accept")

@@ -14,7 +14,8 @@ from .common import CannotMap, Imported, Unmapped, build, dtype_of, tensor
 MAX_COLUMN_CHARACTERS = 1 << 22
 
 _SNAKE_TENSORS: Mapping[str, str] = {
-    "deqScale1": "dequant_scale1", "deqScale2": "dequant_scale2",
+    "deqScale1": "dequant_scale1",
+    "deqScale2": "dequant_scale2",
 }
 _SNAKE_ATTRS: Mapping[str, str] = {"scaleValue": "scale"}
 

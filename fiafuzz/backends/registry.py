@@ -1,0 +1,172 @@
+"""The candidates by name. Listing them imports none of them; a backend's own modules load when it is asked for.
+
+Third parties add backends through the entry point group ``fiafuzz.backends``: an entry ``NAME = module:factory`` whose
+factory takes a profile name or None and returns a Backend; an attribute ``title`` of the factory is shown in lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Optional, cast
+
+from .protocol import Backend, BackendUnavailable
+
+ENTRY_POINTS = "fiafuzz.backends"
+FAULTY = "faulty:"
+
+
+@dataclass(frozen=True)
+class BackendRecord:
+    """One line of the list of backends. ``reason`` says what is missing when it is not ``available``."""
+
+    name: str
+    title: str
+    available: bool
+    reason: str = ""
+    capabilities: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Builtin:
+    factory: str
+    """``module:attribute`` within this package."""
+    title: str
+    needs: tuple[str, ...]
+    """Python packages that must be there."""
+    capabilities: Mapping[str, str]
+
+
+_CPU = MappingProxyType(
+    {
+        "invalid calls": "answered from the constraint oracle (emulated)",
+        "layouts": "all 13, caches BnBsH BnNBsD NZ, tensor lists, shared prefix, left padding",
+        "masks": "sparseMode 0-4, pseType 0, 2, 3, learnableSink",
+        "quantisation": "antiquant 0-6 and combined; full INT8, FP8, HIFLOAT8 per tensor, Decode MLA, FP8 GQA, MXFP8",
+        "output": "FLOAT16, BFLOAT16, INT8, FLOAT8_E4M3FN, HIFLOAT8",
+        "softmaxLse": "yes",
+        "not": "full quantisation per block; strides are handed over dense",
+    }
+)
+_SDPA = {
+    "invalid calls": "not run",
+    "layouts": "all, gathered to dense batches",
+    "masks": "sparseMode 0-4 as explicit masks, pseType 0, 2, 3 as additive masks",
+    "quantisation": "none",
+}
+_FAULTY = {"invalid calls": "answered from the constraint oracle (emulated)", "like": "cpu, with one planted fault"}
+
+BUILTIN: Mapping[str, _Builtin] = MappingProxyType(
+    {
+        "cpu": _Builtin(
+            "cpu:CpuBackend", "blockwise online softmax on torch, working precision", ("torch", "numpy"), _CPU
+        ),
+        "torch-sdpa-math": _Builtin(
+            "torch_sdpa:math",
+            "torch scaled_dot_product_attention, MATH kernel",
+            ("torch", "numpy"),
+            MappingProxyType({**_SDPA, "softmaxLse": "no", "not": "learnableSink, other output dtype, empty calls"}),
+        ),
+        "torch-sdpa-flash": _Builtin(
+            "torch_sdpa:flash",
+            "torch scaled_dot_product_attention, FLASH kernel",
+            ("torch", "numpy"),
+            MappingProxyType(
+                {
+                    **_SDPA,
+                    "softmaxLse": "yes, not beside a bias",
+                    "not": "learnableSink, rope, unequal head sizes, other output dtype, empty calls",
+                }
+            ),
+        ),
+    }
+)
+
+ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"torch-sdpa": ("torch-sdpa-math", "torch-sdpa-flash")})
+"""Names that mean several backends."""
+
+
+def expand(name: str) -> tuple[str, ...]:
+    """The backends that a name means: itself, or those of an alias."""
+    return ALIASES.get(name, (name,))
+
+
+def get_backend(name: str, profile: Optional[str] = None) -> Backend:
+    """The backend of that name, standing for a profile (None: the profile that each case names).
+
+    ``faulty:NAME`` is the cpu backend with the planted fault NAME. ValueError for an unknown name (with near known
+    ones) and for an alias of several; BackendUnavailable when it cannot run here.
+    """
+    if name.startswith(FAULTY):
+        _require(("torch", "numpy"), name)
+        factory = import_module(f"{__package__}.faulty").faulty_backend
+        return cast(Backend, factory(name[len(FAULTY) :], profile))
+    if name in ALIASES:
+        raise ValueError(f"{name} means {' and '.join(ALIASES[name])}: name one of them")
+    builtin = BUILTIN.get(name)
+    if builtin is not None:
+        _require(builtin.needs, name)
+        module, _, attribute = builtin.factory.partition(":")
+        return cast(Backend, getattr(import_module(f"{__package__}.{module}"), attribute)(profile))
+    for entry in _third_party():
+        if entry.name == name:
+            return _load(entry)(profile)
+    near = get_close_matches(name, [*BUILTIN, *ALIASES, *(e.name for e in _third_party())], 3)
+    known = ", ".join([*BUILTIN, *ALIASES, "faulty:NAME"])
+    raise ValueError(
+        f"unknown backend {name!r}; " + (f"did you mean {' or '.join(near)}?" if near else f"known: {known}")
+    )
+
+
+def list_backends() -> list[BackendRecord]:
+    """Every backend that can be named, without importing any: built-in ones, planted faults, other packages'."""
+    from .faults import all_faults
+
+    records = [_record(name, b.title, b.needs, b.capabilities) for name, b in BUILTIN.items()]
+    records.extend(
+        _record(f"{FAULTY}{f.name}", f.title, ("torch", "numpy"), {**_FAULTY, "room": f.room}) for f in all_faults()
+    )
+    for entry in _third_party():
+        source = entry.dist.name if entry.dist is not None else entry.value
+        package = entry.module.partition(".")[0]
+        there = find_spec(package) is not None
+        records.append(
+            BackendRecord(
+                entry.name, f"from {source}", there, "" if there else f"needs {package}", {"entry point": entry.value}
+            )
+        )
+    return records
+
+
+def _record(name: str, title: str, needs: tuple[str, ...], capabilities: Mapping[str, str]) -> BackendRecord:
+    missing = [package for package in needs if find_spec(package) is None]
+    reason = f"needs {', '.join(missing)}" if missing else ""
+    return BackendRecord(name, title, not missing, reason, capabilities)
+
+
+def _require(needs: tuple[str, ...], name: str) -> None:
+    missing = [package for package in needs if find_spec(package) is None]
+    if missing:
+        raise BackendUnavailable(f"backend {name} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def _third_party() -> list[EntryPoint]:
+    return [
+        entry for entry in entry_points(group=ENTRY_POINTS) if entry.name not in BUILTIN and entry.name not in ALIASES
+    ]
+
+
+def _load(entry: EntryPoint) -> Callable[[Optional[str]], Backend]:
+    try:
+        return cast("Callable[[Optional[str]], Backend]", entry.load())
+    except (
+        Exception
+    ) as error:  # a foreign package may fail in any way; that must not end a listing or a run with a traceback
+        raise BackendUnavailable(
+            f"backend {entry.name} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}"
+        ) from error

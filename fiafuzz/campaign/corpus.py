@@ -1,0 +1,284 @@
+"""The corpus: one reviewable JSON file per signature, in plain directories that can be committed.
+
+    corpus/found/        what campaigns write, one file per signature, never changed afterwards
+    corpus/regressions/  entries (moved here by people) that must stay fixed
+    corpus/imported/     cases of other suites
+
+Entries are written to a temporary name in the same directory, flushed to disk and then linked into place, so that a
+reader never sees half a file and of two campaigns that find the same thing one wins. Files are read as data from a
+stranger: size limits, no links followed, ids that cannot leave the directory; a malformed entry is reported in one line
+and left where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import msgspec
+
+from fiafuzz.model.case import Case, CaseError, case_to_dict, decode_case
+
+from .results import Element, clean
+from .triage import Signature
+from .verdict import Foreseen
+
+ENTRY_VERSION = 1
+MAX_ENTRY_BYTES = 16 * 1024 * 1024
+MAX_ENTRIES = 100_000
+FOUND = "found"
+FOLDERS: tuple[str, ...] = ("regressions", FOUND, "imported")
+_ID = re.compile(r"F[0-9]{3}-[0-9a-f]{10}")
+
+
+class CorpusError(OSError):
+    """The corpus cannot be read or written at all; the text is one line."""
+
+
+class Got(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the backend did: kind of outcome, status, stage, text, largest error as a share of what is allowed, worst
+    elements."""
+
+    kind: str
+    code: Optional[int] = None
+    stage: Optional[str] = None
+    text: str = ""
+    signal: Optional[int] = None
+    error_ratio: float = 0.0
+    worst: tuple[Element, ...] = ()
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One kept finding. ``case`` is the shrunk case, ``original`` the digest of the case as it was found."""
+
+    id: str
+    title: str
+    signature: Signature
+    profile: str
+    case: Case
+    original: str
+    expected: Foreseen
+    got: Got
+    differences: tuple[str, ...]
+    environment: dict[str, str]
+    seed: int
+    first_seen: str
+    reproduce: str
+    standard: str = ""
+    runs: int = 0
+    fiafuzz_entry: int = ENTRY_VERSION
+
+
+class BadEntry(msgspec.Struct, frozen=True):
+    """A file that is no entry: where it stands and why, in one line."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+_decoder = msgspec.json.Decoder(Entry, strict=True)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry as the JSON text of its file: sorted where order means nothing, two blanks of indentation."""
+    data = msgspec.to_builtins(entry)
+    data["case"] = case_to_dict(entry.case)
+    ordered = {"fiafuzz_entry": data.pop("fiafuzz_entry"), **data}
+    return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Read one entry. ValueError in one line when it is none."""
+    if len(data) > MAX_ENTRY_BYTES:
+        raise ValueError(f"over the limit of {MAX_ENTRY_BYTES} bytes")
+    try:
+        raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if "fiafuzz_entry" not in raw:
+            raise ValueError("not a corpus entry (no field fiafuzz_entry)")
+        version = msgspec.json.decode(raw["fiafuzz_entry"])
+        if version != ENTRY_VERSION:
+            raise ValueError(f"entry version {version!r} is not {ENTRY_VERSION}")
+        if "case" in raw:
+            decode_case(bytes(raw["case"]))  # the strict reader, with the limits of a case and the JSON path of a fault
+        entry = _decoder.decode(data)
+    except CaseError as error:
+        raise ValueError(f"case: {error}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(clean(" ".join(str(error).split()), 300)) from None
+    if not _ID.fullmatch(entry.id):
+        raise ValueError(f"id {clean(entry.id, 40)!r} is not of the form F101-0123456789")
+    return entry
+
+
+class Corpus:
+    """A corpus directory. Reading never creates anything; the first ``add`` makes the directory."""
+
+    def __init__(self, root: Union[str, Path]) -> None:
+        self.root = Path(root)
+
+    # ---- reading ------------------------------------------------------------------------------
+
+    def entries(self) -> Iterator[Union[Entry, BadEntry]]:
+        """All entries, folder by folder, by file name; what is no entry comes as BadEntry. CorpusError when the root
+        cannot be read."""
+        if not self.root.exists():
+            return
+        if not self.root.is_dir():
+            raise CorpusError(f"{self.root}: not a directory")
+        for folder in FOLDERS:
+            yield from self._folder(self.root / folder)
+
+    def _folder(self, folder: Path) -> Iterator[Union[Entry, BadEntry]]:
+        try:
+            status = os.lstat(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            yield BadEntry(str(folder), error.strerror or str(error))
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            yield BadEntry(str(folder), "not a directory (links are not followed)")
+            return
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as error:
+            yield BadEntry(str(folder), error.strerror or str(error))
+            return
+        for name in names[:MAX_ENTRIES]:
+            if name.endswith(".json") and not name.startswith("."):
+                yield read_entry(folder / name)
+
+    def find(self, entry_id: str) -> Optional[Entry]:
+        """The entry of that id, None without one."""
+        if not _ID.fullmatch(entry_id):
+            return None
+        for folder in FOLDERS:
+            found = read_entry(self.root / folder / f"{entry_id}.json")
+            if isinstance(found, Entry) and found.id == entry_id:
+                return found
+        return next((e for e in self.entries() if isinstance(e, Entry) and e.id == entry_id), None)
+
+    # ---- writing ------------------------------------------------------------------------------
+
+    def add(self, entry: Entry) -> Path:
+        """Keep an entry; returns its path. An entry of that id that is there already stays as it is (FileExistsError
+        tells).
+
+        CorpusError when it cannot be written.
+        """
+        if not _ID.fullmatch(entry.id):
+            raise CorpusError(f"id {entry.id!r} is not of the form F101-0123456789")
+        folder = self.root / FOUND
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if folder.is_symlink():
+                raise CorpusError(f"{folder}: is a link; links are not followed")
+            return write_once(folder, f"{entry.id}.json", encode_entry(entry))
+        except (FileExistsError, CorpusError):
+            raise
+        except OSError as error:
+            raise CorpusError(f"{folder}: {error.strerror or error}") from None
+
+    def check_writable(self) -> None:
+        """CorpusError when entries could not be written here; makes the directory."""
+        folder = self.root / FOUND
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".tmp"):
+                pass
+        except OSError as error:
+            raise CorpusError(f"{folder}: {error.strerror or error}") from None
+
+
+def read_entry(path: Path) -> Union[Entry, BadEntry]:
+    """The entry in a file. Never follows a link, never reads more than the limit, never raises."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "is a link; links are not followed" if os.path.islink(path) else error.strerror or str(error)
+        return BadEntry(str(path), reason)
+    with os.fdopen(fd, "rb") as file:
+        try:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return BadEntry(str(path), "is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+            if status.st_size > MAX_ENTRY_BYTES:
+                return BadEntry(str(path), f"{status.st_size} bytes are over the limit of {MAX_ENTRY_BYTES}")
+            return decode_entry(file.read(MAX_ENTRY_BYTES + 1))
+        except (OSError, ValueError) as error:
+            return BadEntry(str(path), clean(str(error), 400))
+
+
+def write_once(folder: Path, name: str, data: bytes) -> Path:
+    """Write a new file whole or not at all. FileExistsError when the name is taken, OSError when it cannot be
+    written."""
+    target = folder / name
+    fd, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".tmp")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        try:
+            os.link(temporary, target)  # fails, and never replaces, when another campaign was first
+        except FileExistsError:
+            raise
+        except OSError:  # file systems without hard links
+            if target.exists():
+                raise FileExistsError(f"{target} exists") from None
+            os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    _sync_directory(folder)
+    return target
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Replace a file whole or not at all. OSError when it cannot be written."""
+    fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _sync_directory(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def as_data(entry: Entry) -> Mapping[str, Any]:
+    """The entry as plain data."""
+    found: dict[str, Any] = msgspec.to_builtins(entry)
+    return found
+
+
+def reproduce_line(entry: str, backend: str, corpus: str) -> str:
+    """The shell line that runs an entry again."""
+    where = "" if corpus == "corpus" else f" --corpus {shlex.quote(corpus)}"
+    return f"fiafuzz replay {entry} --backend {shlex.quote(backend)}{where}"

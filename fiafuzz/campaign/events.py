@@ -1,0 +1,243 @@
+"""The events of a campaign: one stream that progress display, log and every report consume.
+
+Each event is a struct with its name in the field ``event`` and ``at``, seconds since the start of the run. As JSON, one
+a line, they are the log of the run (events.ndjson).
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import msgspec
+
+from fiafuzz.model.case import Case
+
+from .corpus import Entry
+from .plan import Plan
+from .verdict import Foreseen, Verdict
+
+LOG_VERSION = 1
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+    at: float = 0.0
+
+
+class RunStarted(_Event, frozen=True, tag=True):
+    """The run begins. ``factors`` names the columns of CaseDone.factors; ``directory`` is the run directory."""
+
+    plan: Plan
+    started: str
+    version: str
+    directory: str
+    factors: tuple[str, ...]
+    log: int = LOG_VERSION
+
+
+class LegStarted(_Event, frozen=True, tag=True):
+    """A backend is loaded and will run under a profile."""
+
+    backend: str
+    title: str
+    profile: str
+    checks: str
+    versions: dict[str, str]
+    policies: dict[str, str]
+
+
+class CanaryDone(_Event, frozen=True, tag=True):
+    """The self-test at the start: planted faults must be seen, a correct run must pass, a shrink must shrink."""
+
+    passed: bool
+    text: str
+    seconds: float
+
+
+class PhaseStarted(_Event, frozen=True, tag=True):
+    """A phase begins. ``seconds`` and ``cases`` are its budget (None: none)."""
+
+    phase: str
+    backend: str
+    profile: str
+    seconds: Optional[float] = None
+    cases: Optional[int] = None
+
+
+class CaseDone(_Event, frozen=True, tag=True, omit_defaults=True):
+    """One case is done. ``n`` counts cases over the run. ``mode`` is valid, invalid, boundary, disputed or replay;
+    ``rule`` and ``side`` say what was broken or held on purpose. ``factors``: words joined by "|". ``repeats``: id of
+    the entry that explains it. ``ratio``: largest error as a share of what is allowed."""
+
+    n: int
+    phase: str
+    mode: str
+    digest: str
+    verdict: Verdict
+    foreseen: str
+    rule: Optional[str] = None
+    side: Optional[str] = None
+    factors: str = ""
+    seconds: float = 0.0
+    ratio: float = 0.0
+    untestable: int = 0
+    compared: int = 0
+    repeats: Optional[str] = None
+
+
+class FindingFound(_Event, frozen=True, tag=True):
+    """Something is wrong, and a second run said so too. The case is here in full, before it is shrunk."""
+
+    number: int
+    phase: str
+    backend: str
+    profile: str
+    case: Case
+    verdict: Verdict
+    foreseen: Foreseen
+
+
+class FindingKept(_Event, frozen=True, tag=True):
+    """A finding is shrunk and has its corpus entry. ``new`` is false when the corpus had the signature before; ``path``
+    is where it is kept, None when it could not be written (then this event is the only copy, and ``problem`` says
+    why)."""
+
+    number: int
+    entry: Entry
+    new: bool
+    path: Optional[str]
+    runs: int
+    seconds: float
+    problem: str = ""
+
+
+class FindingRepeated(_Event, frozen=True, tag=True):
+    """A finding turned out to be a known one, once it was shrunk."""
+
+    number: int
+    entry: str
+
+
+class FlakyFound(_Event, frozen=True, tag=True):
+    """A failure that did not come again. ``failed`` of ``tries`` runs failed; ``number`` is that of FindingFound, 0
+    without one."""
+
+    number: int
+    case: Case
+    verdict: Verdict
+    failed: int
+    tries: int
+
+
+class Replayed(_Event, frozen=True, tag=True):
+    """A corpus entry was run again: failing, fixed, passing, new, flaky, unsupported or untestable."""
+
+    entry: str
+    status: str
+    text: str = ""
+
+
+class Disagreement(_Event, frozen=True, tag=True):
+    """F401, once per rule and side: documents and source differ, and the backend took a side."""
+
+    rule: str
+    side: str
+    text: str
+
+
+class WorkerRestarted(_Event, frozen=True, tag=True):
+    """A worker was replaced."""
+
+    worker: int
+    reason: str
+
+
+class Note(_Event, frozen=True, tag=True):
+    """Something that people should know. ``level`` is info, warning or problem (a problem makes the run unclean)."""
+
+    level: str
+    text: str
+
+
+class PhaseFinished(_Event, frozen=True, tag=True):
+    """A phase is over: how many cases, how long, and why it ended (done, time, cases, findings, stopped)."""
+
+    phase: str
+    backend: str
+    profile: str
+    cases: int
+    seconds: float
+    reason: str
+
+
+class FindingLine(msgspec.Struct, frozen=True):
+    """One finding in the summary. ``count`` cases showed it."""
+
+    id: str
+    code: str
+    title: str
+    rule: Optional[str]
+    new: bool
+    path: Optional[str]
+    count: int
+    reproduce: str
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a run came to. ``status``: clean, findings, interrupted, nothing (nothing was selected) or broken (fiafuzz
+    itself failed)."""
+
+    status: str
+    seed: int
+    seconds: float
+    cases: int
+    phases: dict[str, int]
+    verdicts: dict[str, int]
+    codes: dict[str, int]
+    findings: tuple[FindingLine, ...]
+    flaky: int
+    restarts: int
+    replayed: dict[str, int]
+    skipped: dict[str, int]
+    elements: dict[str, int]
+    problems: tuple[str, ...]
+    interrupted: bool = False
+    directory: str = ""
+
+
+class RunFinished(_Event, frozen=True, tag=True):
+    """The run is over."""
+
+    summary: Summary
+
+
+Event = Union[
+    RunStarted,
+    LegStarted,
+    CanaryDone,
+    PhaseStarted,
+    CaseDone,
+    FindingFound,
+    FindingKept,
+    FindingRepeated,
+    FlakyFound,
+    Replayed,
+    Disagreement,
+    WorkerRestarted,
+    Note,
+    PhaseFinished,
+    RunFinished,
+]
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)
+
+
+def encode_event(event: Event) -> bytes:
+    """One line of the log, with its line end."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode_event(line: Union[bytes, str]) -> Event:
+    """One event from a line of the log; msgspec.DecodeError when it is none."""
+    found: Event = _decoder.decode(line)
+    return found

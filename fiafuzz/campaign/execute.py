@@ -1,0 +1,311 @@
+"""Running one case in this process: tensors, backend, reference, judgement, determinism and relations.
+
+The worker wraps this in a process of its own; benchmarks and single checks call it directly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fiafuzz.backends.protocol import Outcome
+from fiafuzz.model.case import Case, CaseError, TensorSpec
+from fiafuzz.model.dtypes import DTYPES
+from fiafuzz.model.scene import Scene
+from fiafuzz.model.tensors import Tensors, check_sizes, materialize, named_specs
+from oracles.precision_standards import DEFAULT_STANDARD
+
+from .relations import relations
+from .results import MAX_ELEMENTS_SHOWN, Broken, Element, Judged, RawArray, Result, Seconds, clean, in_words, number
+from .wire import Job
+
+if TYPE_CHECKING:
+    from fiafuzz.backends.protocol import Backend
+    from oracles.precision import Judgement
+
+Arrays = dict[str, NDArray[Any]]
+
+IDLE, MAKE, RUN, REFERENCE, JUDGE = range(5)
+STAGES: tuple[str, ...] = ("idle", "make", "run", "reference", "judge")
+"""Where the work on a case is; the worker leaves the number where the driver can read it after a death."""
+
+MAX_BLIND_ELEMENTS = 1 << 24
+"""Elements of a call that no one has predicted to be accepted: larger ones are run without tensors or not at all."""
+MAX_OUTPUT_ELEMENTS = 1 << 28
+MAX_RATIO = 1e30
+"""What stands for an infinite error ratio."""
+OOM_NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
+
+
+class Executor:
+    """Runs jobs on one backend (and on others that jobs name) and judges them under one standard.
+
+    ``get`` makes a backend from its name; ``mark`` is told where the work is (one of the numbers above).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        standard: str,
+        get: Optional[Callable[[str, Optional[str]], Backend]] = None,
+        mark: Optional[Callable[[int], None]] = None,
+    ) -> None:
+        self.backend = backend
+        self.standard = standard or DEFAULT_STANDARD
+        self._others: dict[tuple[str, Optional[str]], Backend] = {}
+        self._get = get
+        self._mark = mark or (lambda stage: None)
+
+    def _backend(self, name: Optional[str], profile: Optional[str]) -> Backend:
+        if name is None:
+            return self.backend
+        key = (name, profile)
+        if key not in self._others:
+            if self._get is None:
+                raise LookupError(f"no way to make the backend {name!r}")
+            self._others[key] = self._get(name, profile)
+        return self._others[key]
+
+    def execute(self, job: Job) -> Result:
+        """Run one job. Never raises for what a case or a backend does; what breaks here is a result of kind
+        "internal"."""
+        try:
+            return self._execute(job)
+        except MemoryError:
+            return Result("untestable", message="out of memory outside the backend")
+        except Exception as error:
+            return Result("internal", message=in_words(error))
+        finally:
+            self._mark(IDLE)
+
+    def _execute(self, job: Job) -> Result:
+        backend, case = self._backend(job.backend, job.profile), job.case
+        scene = Scene(case)
+        started = perf_counter()
+        reason = backend.cannot_express(scene)
+        if reason is not None:
+            return Result("unsupported", message=clean(reason))
+        self._mark(MAKE)
+        try:
+            tensors = self._tensors(case, job.judge, backend.info.checks)
+            outputs = poisoned(case)
+        except CaseError as error:
+            kind = "untestable" if job.judge else "unsupported"
+            return Result(kind, message=clean(f"no tensors: {error}"))
+        made = perf_counter()
+        self._mark(RUN)
+        outcome = run_guarded(backend, case, scene, tensors, outputs)
+        ran = perf_counter()
+        if outcome.kind != "ok":
+            return Result(
+                outcome.kind,
+                outcome.code,
+                outcome.stage,
+                clean(outcome.message),
+                outcome.signal,
+                seconds=Seconds(made - started, ran - made),
+            )
+        got = dict(outcome.outputs) if outcome.outputs is not None else outputs
+        judged, kept, spent = None, None, Seconds(made - started, ran - made)
+        if job.judge:
+            judged, kept, spent = self._judge(case, scene, tensors, outputs, got, spent)
+        same, broken = None, None
+        if job.runs > 1 and backend.info.deterministic:
+            same = self._same(backend, case, scene, got, kept, job.runs - 1)
+        if job.relations and job.judge and judged is not None and judged.passed:
+            broken = self._relate(backend, case, scene, got)
+        return Result(
+            "ok",
+            judged=judged,
+            same=same,
+            broken=broken,
+            seconds=spent,
+            outputs=raw_arrays(got) if job.outputs else None,
+        )
+
+    def _tensors(self, case: Case, valid: bool, checks: str) -> Tensors:
+        if valid:
+            return materialize(case)
+        try:
+            check_sizes(case)
+            if sum(math.prod(spec.shape) for _, _, spec, _ in named_specs(case)) <= MAX_BLIND_ELEMENTS:
+                return materialize(case)
+            reason = CaseError(f"over {MAX_BLIND_ELEMENTS} elements in a call that may be refused")
+        except CaseError as error:
+            reason = error
+        if checks == "emulated":  # answers from the call alone and never reads a tensor of a refused call
+            return Tensors()
+        raise reason
+
+    def _judge(
+        self, case: Case, scene: Scene, tensors: Tensors, buffers: Arrays, got: Arrays, spent: Seconds
+    ) -> tuple[Optional[Judged], Optional[Mapping[str, NDArray[Any]]], Seconds]:
+        from oracles.precision import judge_outputs
+        from oracles.reference import ReferenceError, reference
+
+        wrong = wrong_form(buffers, got)
+        if wrong:
+            return Judged(False, "F103", MAX_RATIO, text=wrong), None, spent
+        start = perf_counter()
+        self._mark(REFERENCE)
+        try:
+            expected = reference(case, tensors, scene=scene)
+        except ReferenceError as error:
+            return Judged(True, text=clean(f"no reference: {error}")), None, spent
+        done = perf_counter()
+        self._mark(JUDGE)
+        judged = compact(judge_outputs(case, scene, expected, got, self.standard))
+        return judged, expected.compare, Seconds(spent.make, spent.run, done - start, perf_counter() - done)
+
+    def _same(
+        self,
+        backend: Backend,
+        case: Case,
+        scene: Scene,
+        first: Arrays,
+        compare: Optional[Mapping[str, NDArray[Any]]],
+        times: int,
+    ) -> bool:
+        """Whether further runs, on tensors made anew, give the same bits wherever a value is defined."""
+        first = {name: np.array(array) for name, array in first.items()}
+        for _ in range(times):
+            self._mark(MAKE)
+            tensors, buffers = materialize(case), poisoned(case)
+            self._mark(RUN)
+            outcome = run_guarded(backend, case, scene, tensors, buffers)
+            if outcome.kind != "ok":
+                return False
+            again = dict(outcome.outputs) if outcome.outputs is not None else buffers
+            if not all(
+                name in again and same_bits(array, again[name], (compare or {}).get(name))
+                for name, array in first.items()
+            ):
+                return False
+        return True
+
+    def _relate(self, backend: Backend, case: Case, scene: Scene, got: Arrays) -> Optional[Broken]:
+        got = {name: np.array(array) for name, array in got.items()}
+        for relation in relations():
+            if not relation.applies(scene):
+                continue
+            made = relation.transform(case)
+            others = [] if made is None else [made] if isinstance(made, Case) else list(made)
+            results: list[tuple[Case, Mapping[str, NDArray[Any]]]] = []
+            for other in others:
+                other_scene = Scene(other)
+                if backend.cannot_express(other_scene) is not None:
+                    break
+                self._mark(MAKE)
+                tensors, buffers = materialize(other), poisoned(other)
+                self._mark(RUN)
+                outcome = run_guarded(backend, other, other_scene, tensors, buffers)
+                if outcome.kind == "unsupported":
+                    break
+                if outcome.kind != "ok":
+                    return Broken(
+                        relation.name,
+                        clean(f"the other side gives {outcome.kind} {outcome.code or ''}: {outcome.message}"),
+                    )
+                results.append((other, dict(outcome.outputs) if outcome.outputs is not None else buffers))
+            else:
+                if results:
+                    text = relation.compare(case, got, results)
+                    if text is not None:
+                        return Broken(relation.name, clean(text))
+        return None
+
+
+def run_guarded(backend: Backend, case: Case, scene: Scene, tensors: Tensors, outputs: Arrays) -> Outcome:
+    """The backend's outcome; whatever it raises, SystemExit and KeyboardInterrupt included, becomes one of kind "error"
+    or "oom"."""
+    try:
+        outcome = backend.run(case, scene, tensors, outputs)
+    except BaseException as error:
+        kind = "oom" if type(error).__name__ in OOM_NAMES else "error"
+        return Outcome(kind, message=in_words(error))
+    if not isinstance(outcome, Outcome):
+        return Outcome("error", message=clean(f"the backend returned {type(outcome).__name__} instead of an Outcome"))
+    return outcome
+
+
+def poisoned(case: Case) -> Arrays:
+    """Output buffers of a call, in storage form, filled with the poison pattern. CaseError for impossible shapes."""
+    from oracles.precision import poison
+
+    found: Arrays = {}
+    wanted: list[tuple[str, Optional[TensorSpec]]] = [("attentionOut", case.outputs.attentionOut)]
+    if case.attrs.softmaxLseFlag:
+        wanted.append(("softmaxLse", case.outputs.softmaxLse))
+    for name, spec in wanted:
+        if spec is None:
+            continue
+        if any(n < 0 for n in spec.shape) or math.prod(n or 1 for n in spec.shape) > MAX_OUTPUT_ELEMENTS:
+            raise CaseError(f"no buffer of shape {list(spec.shape)} can be made", f"$.outputs.{name}.shape")
+        found[name] = poison(spec.dtype, spec.shape)
+    return found
+
+
+def wrong_form(buffers: Arrays, got: Arrays) -> str:
+    """What is wrong with shape or dtype of the outputs (F103), in words; "" when nothing is."""
+    for name, buffer in buffers.items():
+        array = got.get(name)
+        if array is None:
+            return f"{name} is missing"
+        if not isinstance(array, np.ndarray):
+            return f"{name} is {type(array).__name__}, not an array"
+        if array.shape != buffer.shape or array.dtype != buffer.dtype:
+            return f"{name} is {array.dtype} {list(array.shape)} instead of {buffer.dtype} {list(buffer.shape)}"
+    return ""
+
+
+def same_bits(one: NDArray[Any], other: NDArray[Any], where: Optional[NDArray[Any]]) -> bool:
+    """Whether two arrays are equal bit for bit, at the places marked in ``where`` (all without it)."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    bits = np.dtype(f"u{one.dtype.itemsize}")
+    equal = np.ascontiguousarray(one).view(bits) == np.ascontiguousarray(other).view(bits)
+    if where is not None and where.shape == equal.shape:
+        equal = equal | ~where
+    return bool(equal.all())
+
+
+def raw_arrays(arrays: Arrays) -> dict[str, RawArray]:
+    """Arrays as bytes for the wire."""
+    return {name: RawArray(a.shape, a.dtype.name, np.ascontiguousarray(a).tobytes()) for name, a in arrays.items()}
+
+
+def from_raw(raw: Mapping[str, RawArray]) -> Arrays:
+    """Arrays back from the wire; ValueError when size and shape do not agree."""
+    known = {d.storage for d in DTYPES.values()} | {"float32", "float64"}
+    found: Arrays = {}
+    for name, item in raw.items():
+        if item.dtype not in known:
+            raise ValueError(f"unknown storage dtype {item.dtype!r}")
+        found[name] = np.frombuffer(item.data, dtype=np.dtype(item.dtype)).reshape(item.shape)
+    return found
+
+
+def compact(judgement: Judgement) -> Judged:
+    """A Judgement of the precision floor in the form that travels."""
+    shown = [
+        Element(record.name, e.index, number(e.expected), number(e.got), number(e.allowed))
+        for record in judgement.outputs
+        for e in record.worst
+    ]
+    ratio = judgement.error_ratio
+    return Judged(
+        judgement.passed,
+        judgement.code,
+        min(float(ratio), MAX_RATIO) if ratio == ratio else MAX_RATIO,
+        judgement.compared,
+        judgement.excluded,
+        judgement.untestable,
+        sum(r.failing for r in judgement.outputs),
+        tuple(shown[:MAX_ELEMENTS_SHOWN]),
+        "" if judgement.passed else clean(judgement.summary),
+    )

@@ -1,0 +1,295 @@
+"""One worker process seen from the driver: start it, hand it jobs, read its results, notice that it died or hangs, end
+it.
+
+A worker is always spawned (never forked), in a session of its own so that a Ctrl-C at the terminal does not reach it
+and so that whatever it starts can be killed with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Optional
+
+from .results import Result, clean
+from .wire import MAX_OUTPUT_FRAME, Done, FrameReader, FromWorker, Hello, Job, Refused, Setup, WireError, pack
+from .worker import MARK
+
+READ_SIZE = 1 << 18
+NOISE_KEPT = 4096
+"""Bytes of a worker's own stdout and stderr that are kept for the text of a crash."""
+ABORT_GRACE = 0.3
+"""Seconds that a hanging worker gets to print where it hangs before it is killed."""
+
+
+def _shared_page() -> int:
+    """A file descriptor of one page of memory that outlives the worker."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("fiafuzz-mark")
+    else:  # other systems than Linux
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, mmap.PAGESIZE)
+    return fd
+
+
+def _environment() -> dict[str, str]:
+    """The worker sees the modules that the driver sees, and nothing of the current directory besides."""
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    env["PYTHONSAFEPATH"] = "1"
+    env["PYTHONUNBUFFERED"] = "1"
+    env.setdefault("OMP_NUM_THREADS", "1")
+    return env
+
+
+class WorkerProcess:
+    """A running worker. ``pending`` holds the jobs that it has not answered yet, the one in work first.
+
+    ``since`` is when the job in work was begun, as far as the driver can tell. ``hello`` is None until the backend is
+    loaded.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.pending: deque[Job] = deque()
+        self.since = monotonic()
+        self.hello: Optional[Hello] = None
+        self.refused: Optional[Refused] = None
+        self.ran = 0
+        self._outgoing = bytearray()
+        self._reader = FrameReader(MAX_OUTPUT_FRAME)
+        self._noise: deque[bytes] = deque(maxlen=2)
+        self._killed_for = ""
+        self.lost = False
+        job_read, job_write = os.pipe()
+        result_read, result_write = os.pipe()
+        noise_read, noise_write = os.pipe()
+        mark = _shared_page()
+        self._page = mmap.mmap(mark, mmap.PAGESIZE)
+        handed = (job_read, result_write, mark)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fiafuzz.campaign.worker", *map(str, handed), str(os.getpid())],
+                pass_fds=handed,
+                stdin=subprocess.DEVNULL,
+                stdout=noise_write,
+                stderr=noise_write,
+                start_new_session=True,
+                env=_environment(),
+                close_fds=True,
+            )
+        except BaseException:
+            for fd in (job_write, result_read, noise_read):
+                os.close(fd)
+            raise
+        finally:
+            for fd in (*handed, noise_write):
+                os.close(fd)
+        self.job_fd, self.result_fd, self.noise_fd = job_write, result_read, noise_read
+        for fd in (job_write, result_read, noise_read):
+            os.set_blocking(fd, False)
+        self._outgoing += pack(setup)
+        self.flush()
+
+    # ---- jobs out, results in -------------------------------------------------------------------
+
+    def send(self, job: Job) -> None:
+        """Queue a job; what the pipe does not take at once goes out with ``flush``."""
+        if not self.pending:
+            self.since = monotonic()
+        self.pending.append(job)
+        self._outgoing += pack(job)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write as much as the pipe takes."""
+        while self._outgoing:
+            try:
+                with memoryview(self._outgoing) as view:
+                    sent = os.write(self.job_fd, view)
+            except BlockingIOError:
+                return
+            except OSError:  # the worker is gone: reading will tell
+                self._outgoing.clear()
+                return
+            del self._outgoing[:sent]
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether bytes wait for room in the pipe."""
+        return bool(self._outgoing)
+
+    def receive(self) -> list[Done]:
+        """Results that have come in; sets ``hello``, ``refused`` and, at the end of the stream, ``lost``."""
+        found: list[Done] = []
+        try:
+            data = os.read(self.result_fd, READ_SIZE)
+        except BlockingIOError:
+            return found
+        except OSError:
+            data = b""
+        if not data:
+            self.lost = True
+            return found
+        try:
+            messages = self._reader.feed(data)
+        except WireError as error:
+            self._killed_for = f"sent nonsense: {error}"
+            self.lost = True
+            return found
+        for message in messages:
+            done = self._take(message)
+            if done is not None:
+                found.append(done)
+        return found
+
+    def _take(self, message: FromWorker) -> Optional[Done]:
+        if isinstance(message, Hello):
+            self.hello = message
+            self.since = monotonic()
+        elif isinstance(message, Refused):
+            self.refused = message
+        elif isinstance(message, Done):
+            if self.pending and self.pending[0].id == message.id:
+                self.pending.popleft()
+                self.ran += 1
+                self.since = monotonic()
+                return message
+            self._killed_for = f"answered job {message.id} out of turn"
+            self.lost = True
+        return None
+
+    def drain_noise(self) -> bool:
+        """Take what the worker printed; only the end is kept, and a flood never blocks it. False when nothing more can
+        come."""
+        try:
+            data = os.read(self.noise_fd, READ_SIZE)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if data:
+            self._noise.append(data[-NOISE_KEPT:])
+        return bool(data)
+
+    # ---- how it is --------------------------------------------------------------------------------
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the job in work has been running (0 when there is none)."""
+        return monotonic() - self.since if self.pending else 0.0
+
+    @property
+    def stage(self) -> int:
+        """Number of the stage of the job in work (execute.STAGES); 0 when the page speaks of another job."""
+        job_id, stage = MARK.unpack_from(self._page, 0)
+        return int(stage) if self.pending and job_id == self.pending[0].id and 0 <= stage <= 4 else 0
+
+    def rss(self) -> int:
+        """Resident memory in bytes, 0 when it cannot be read."""
+        try:
+            with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * mmap.PAGESIZE
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    # ---- its end ------------------------------------------------------------------------------------
+
+    def kill(self, reason: str, *, ask_where: bool = False) -> None:
+        """End the worker and everything that it started. With ``ask_where`` it gets a moment to print its Python
+        stack."""
+        self._killed_for = reason
+        if ask_where and not self._ended(0.0):
+            with contextlib.suppress(OSError):
+                os.kill(self.process.pid, signal.SIGABRT)
+            self._ended(ABORT_GRACE)
+        self._kill_group()
+        self.lost = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone (a pipe that one of its children holds open does not tell)."""
+        return self._ended(0.0)
+
+    def _ended(self, seconds: float) -> bool:
+        """Wait for the process to end, without reaping it; whether it did."""
+        end = monotonic() + seconds
+        while self.process.returncode is None:
+            self.drain_noise()
+            try:
+                if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    return True
+            except ChildProcessError:
+                return True
+            if monotonic() >= end:
+                return False
+            sleep(0.005)
+        return True
+
+    def _kill_group(self) -> None:
+        """Kill the worker and its children. Only before it is reaped: until then its group id cannot belong to a
+        stranger."""
+        if self.process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def death(self) -> Result:
+        """How the job in work ended, after the worker was lost: a result of kind crash, hang or oom."""
+        from .execute import STAGES
+
+        stage = STAGES[self.stage]
+        self._reap()
+        self.drain_noise()
+        tail = clean(self.noise(), 1500)
+        code = self.process.returncode
+        if self._killed_for in ("hang", "oom"):
+            what = {"hang": f"no answer after {self.busy_seconds:.1f} s", "oom": "over the memory limit"}[
+                self._killed_for
+            ]
+            return Result(self._killed_for, message=_joined(what, tail), stage_at=stage)
+        if not self._killed_for and code is not None and code < 0:
+            name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+            hint = " (killed from outside, perhaps for want of memory)" if code == -signal.SIGKILL else ""
+            return Result("crash", message=_joined(f"killed by {name}{hint}", tail), signal=-code, stage_at=stage)
+        reason = self._killed_for or f"the process ended with status {code}"
+        return Result("crash", message=_joined(reason, tail), stage_at=stage)
+
+    def noise(self) -> str:
+        """The end of what the worker printed."""
+        return b"".join(self._noise)[-NOISE_KEPT:].decode("utf-8", "replace")
+
+    def _reap(self) -> None:
+        self._ended(1.0)
+        self._kill_group()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
+
+    def close(self) -> None:
+        """End the worker (it has nothing to lose) and give back everything that the driver holds of it."""
+        self._kill_group()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
+        for fd in (self.job_fd, self.result_fd, self.noise_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        with contextlib.suppress(BufferError, ValueError):
+            self._page.close()
+
+
+def _joined(first: str, rest: str) -> str:
+    rest = rest.strip()
+    return f"{first}\n{rest}" if rest else first
+
+
+def versions_of(hello: Optional[Hello]) -> Mapping[str, str]:
+    """Versions that a worker reported."""
+    return hello.versions if hello else {}

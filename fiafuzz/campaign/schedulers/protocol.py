@@ -1,0 +1,77 @@
+"""What a scheduler is to the engine: something that takes jobs and gives back results, each exactly once.
+
+The local one runs worker processes on this machine; one that spreads jobs over several machines fits the same protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Protocol
+
+from fiafuzz.campaign.results import Result
+from fiafuzz.campaign.wire import Hello, Job
+
+
+class SchedulerError(RuntimeError):
+    """Workers cannot be started or kept alive; the text is one line."""
+
+
+class BackendRefused(SchedulerError):
+    """The backend says that it cannot run here."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A job and what came of it. ``worker`` tells which worker ran it, ``seconds`` how long it took as the driver saw
+    it."""
+
+    job: Job
+    result: Result
+    worker: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A worker that was replaced, and why."""
+
+    worker: int
+    reason: str
+
+
+class Scheduler(Protocol):
+    """Runs jobs. A job whose worker died comes back with a result of kind crash, hang or oom; the jobs queued behind it
+    are run by others, unseen by the engine."""
+
+    def start(self) -> Hello:
+        """Start the workers and wait for the first to have loaded its backend. BackendRefused or SchedulerError."""
+        ...
+
+    def room(self) -> int:
+        """How many more jobs can usefully be taken now."""
+        ...
+
+    @property
+    def outstanding(self) -> int:
+        """Jobs submitted whose results have not been given out by ``poll`` yet."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Take a job."""
+        ...
+
+    def poll(self, timeout: float) -> list[Completed]:
+        """Results that are in; waits up to ``timeout`` seconds for the first."""
+        ...
+
+    def run(self, job: Job, *, fresh: bool = False, time_limit: Optional[float] = None) -> Completed:
+        """Run one job alone and wait for it; ``fresh``: in a worker that has run nothing before."""
+        ...
+
+    def restarts(self) -> list[Restart]:
+        """Workers replaced since the last call."""
+        ...
+
+    def close(self) -> None:
+        """End all workers at once."""
+        ...

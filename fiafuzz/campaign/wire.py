@@ -1,0 +1,161 @@
+"""The wire between driver and worker: length-prefixed msgpack frames over pipes of their own, with size limits.
+
+A frame is four bytes of length (little endian) and one message. Standard output and error are left to native noise.
+Nothing here can construct anything but the message structs below, so a worker gone mad can only send nonsense that is
+refused.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Optional, Union
+
+import msgspec
+
+from fiafuzz.model.case import MAX_JSON_BYTES, Case
+
+from .results import Result
+
+PROTOCOL = 1
+MAX_FRAME = 2 * MAX_JSON_BYTES
+"""Largest frame of jobs and ordinary results in bytes."""
+MAX_OUTPUT_FRAME = 1 << 30
+"""Largest frame of a result that carries outputs."""
+_HEAD = struct.Struct("<I")
+
+
+class WireError(RuntimeError):
+    """A frame that cannot be read: too long, cut off or not a message."""
+
+
+class Setup(msgspec.Struct, frozen=True, tag=True):
+    """First message to a worker: which backend to load, for which profile, and under which standard and limits.
+
+    ``memory`` is the limit in bytes on top of what the loaded worker uses (0: none).
+    """
+
+    backend: str
+    profile: str
+    standard: str = ""
+    memory: int = 0
+    protocol: int = PROTOCOL
+
+
+class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """One case to run.
+
+    ``judge``: whether outputs are compared with the reference. ``runs``: how often the case is run in all (2:
+    determinism). ``relations``: whether metamorphic relations are tried. ``outputs``: whether outputs come back.
+    ``backend``: another backend than the worker's own, standing for ``profile``.
+    """
+
+    id: int
+    case: Case
+    judge: bool = True
+    runs: int = 1
+    relations: bool = False
+    outputs: bool = False
+    backend: Optional[str] = None
+    profile: Optional[str] = None
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """First message of a worker: it is ready, and this is its backend."""
+
+    name: str
+    title: str
+    checks: str
+    versions: dict[str, str] = {}
+    policies: dict[str, str] = {}
+    deterministic: bool = True
+    profiles: tuple[str, ...] = ()
+    protocol: int = PROTOCOL
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The worker cannot start: "unavailable" (the backend is not for this machine) or "error"."""
+
+    kind: str
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The result of one job."""
+
+    id: int
+    result: Result
+
+
+ToWorker = Union[Setup, Job]
+FromWorker = Union[Hello, Refused, Done]
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+
+def pack(message: Union[ToWorker, FromWorker]) -> bytes:
+    """One message as a frame."""
+    body = _encoder.encode(message)
+    return _HEAD.pack(len(body)) + body
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[object], body: bytes) -> object:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise WireError(f"not a message: {error}") from None
+
+
+class FrameReader:
+    """Cuts a stream of bytes from a worker into messages."""
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[FromWorker]:
+        """The messages that are complete with these bytes; WireError when the stream makes no sense."""
+        buffer = self._buffer
+        buffer += data
+        found: list[FromWorker] = []
+        start = 0
+        while len(buffer) - start >= 4:
+            (length,) = _HEAD.unpack_from(buffer, start)
+            if length > self.limit:
+                raise WireError(f"frame of {length} bytes is over the limit of {self.limit}")
+            if len(buffer) - start - 4 < length:
+                break
+            body = bytes(memoryview(buffer)[start + 4 : start + 4 + length])
+            found.append(_decoded(_from_worker, body))  # type: ignore[arg-type]
+            start += 4 + length
+        del buffer[:start]
+        return found
+
+
+class WorkerWire:
+    """The worker's end: blocking reads of jobs, blocking writes of results."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._in = os.fdopen(read_fd, "rb", buffering=1 << 16)
+        self._out = write_fd
+
+    def read(self) -> Optional[ToWorker]:
+        """The next message; None when the driver has gone. WireError when the stream makes no sense."""
+        head = self._in.read(4)
+        if len(head) < 4:
+            return None
+        (length,) = _HEAD.unpack(head)
+        if length > MAX_FRAME:
+            raise WireError(f"frame of {length} bytes is over the limit of {MAX_FRAME}")
+        body = self._in.read(length)
+        if len(body) < length:
+            return None
+        return _decoded(_to_worker, body)  # type: ignore[return-value,arg-type]
+
+    def write(self, message: FromWorker) -> None:
+        """Send one message. OSError (EPIPE) when the driver has gone."""
+        view = memoryview(pack(message))
+        while view:
+            view = view[os.write(self._out, view) :]

@@ -1,0 +1,112 @@
+"""The command line: one verb a file, loaded when it is called, so that help and predictions start at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import Any
+
+import click
+
+from fiafuzz import __version__
+
+EXIT_CLEAN, EXIT_FINDINGS, EXIT_USAGE, EXIT_INTERNAL = 0, 1, 2, 3
+EXIT_UNAVAILABLE, EXIT_NOTHING, EXIT_INTERRUPTED = 4, 5, 130
+
+VERBS: dict[str, tuple[str, str]] = {
+    "fuzz": ("fuzz", "Generate calls, predict, run a backend, judge, shrink and keep what does not agree."),
+    "replay": ("replay", "Run kept or single cases again: fixed, failing, flaky or new."),
+    "generate": ("generate", "Print generated cases, one JSON object a line."),
+    "predict": ("predict", "Say what the operator must answer to each case, and why."),
+    "reference": ("reference", "Compute the expected outputs of a case, from its fills or from dumped inputs."),
+    "judge": ("judge", "Give a verdict on outputs that somebody dumped."),
+    "shrink": ("shrink", "Make a failing case as small and plain as possible."),
+    "constraints": ("constraints", "List, show and check the rules."),
+    "import": ("import_cases", "Turn case files of the operator's own suites into cases."),
+    "coverage": ("coverage", "Count which scene factors, pairs and triples a set of cases reaches."),
+    "backends": ("backends", "List the backends and what each can run."),
+    "doctor": ("doctor", "Check this machine: versions, backends, what is missing and the next step."),
+    "explain": ("explain", "Tell what a verdict code or a rule means and what to do."),
+}
+
+
+class UserError(click.ClickException):
+    """Something that the user gave is wrong: one line on stderr, exit 2."""
+
+    exit_code = EXIT_USAGE
+
+    def show(self, file: Any = None) -> None:
+        """Print the one line."""
+        click.echo(f"fiafuzz: {self.format_message()}", err=True)
+
+
+class Unavailable(UserError):
+    """The backend cannot run here: one line on stderr, exit 4."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order of the list above."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of that name."""
+        if name not in VERBS:
+            return None
+        module = import_module(f"fiafuzz.cli.{VERBS[name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs with their one-line help, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="fiafuzz")
+def cli() -> None:
+    """Fuzz and check Ascend CANN's FusedInferAttentionScore.
+
+    Exit codes: 0 clean, 1 findings, 2 usage or unreadable input, 3 internal error, 4 the backend cannot run here,
+    5 nothing selected, 130 interrupted.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with the documented exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="fiafuzz", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.UsageError as error:
+        hint = f" Try '{error.ctx.command_path} --help'." if error.ctx else ""
+        click.echo(f"fiafuzz: {' '.join(error.format_message().split())}{hint}", err=True)
+        code = EXIT_USAGE
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fiafuzz: interrupted", err=True)
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (fiafuzz generate | head): nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_CLEAN
+    except Exception as error:
+        if os.environ.get("FIAFUZZ_DEBUG"):
+            traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        click.echo(f"fiafuzz: internal error: {type(error).__name__}: {text} (FIAFUZZ_DEBUG=1 prints where)", err=True)
+        code = EXIT_INTERNAL
+    sys.exit(code if isinstance(code, int) else EXIT_CLEAN)
+
+
+if __name__ == "__main__":
+    main()
