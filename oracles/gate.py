@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -33,7 +34,7 @@ class Gated:
 
     ``failing``: outside. ``inside``: not failing. ``alternative``: held an allowed alternative. ``allowed``: the
     tolerance in force (may broadcast). ``expected``: what it was compared with. ``ratio``: largest |a - g| /
-    tolerance.
+    tolerance, at most 1 when nothing fails.
     """
 
     failing: Bool
@@ -42,6 +43,8 @@ class Gated:
     expected: F64
     ratio: float
     arithmetic: str = ""
+    clear: bool = True
+    """Whether every compared element was inside its first tolerance."""
 
     @property
     def inside(self) -> Bool:
@@ -52,13 +55,13 @@ class Gated:
 class Gate:
     """The gate for float outputs: tolerances are absolute distances."""
 
-    def __init__(
-        self, scene: Scene, expected: Expected, name: str, dtype: str, numbers: F64, lone: bool = False
-    ) -> None:
+    def __init__(self, scene: Scene, expected: Expected, name: str, dtype: str, numbers: F64, lone: bool = False) -> None:
         self.lone = lone
         self.scene, self.expected, self.name, self.dtype, self.numbers = scene, expected, name, dtype, numbers
         self.wanted = expected.outputs[name]
         self.compare = expected.compare[name]
+        with np.errstate(invalid="ignore"):
+            self.distance: F64 = np.abs(numbers - self.wanted)
         self.fixed = expected.fixed if name == "attentionOut" else None
 
     # ---- to be replaced for coded outputs ----------------------------------------------------------
@@ -78,18 +81,23 @@ class Gate:
 
     def outside(self, wanted: F64, tolerance: F64) -> Bool:
         """Elements farther from ``wanted`` than ``tolerance``, or of another class."""
-        with np.errstate(invalid="ignore"):
-            distance = np.abs(self.numbers - wanted)
-            return np.asarray(~((distance <= tolerance) & np.isfinite(wanted)) & (self.numbers != wanted))
+        distance = self.distance if wanted is self.wanted else np.abs(self.numbers - wanted)
+        inside = distance <= tolerance
+        inside &= distance < np.inf  # the tolerance of an infinite number is infinite
+        found: Bool = ~inside
+        if found.any():
+            found &= self.numbers != wanted
+        return found
 
-    def ratio(self, tolerance: F64) -> float:
-        """Largest |a - g| / tolerance over the compared elements; inf for another class."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            distance = np.abs(self.numbers - self.wanted)
-            ratio = distance / tolerance
-            ratio[self.numbers == self.wanted] = 0.0
-        found = float(ratio[self.compare].max(initial=0.0)) if not self.compare.all() else float(ratio.max(initial=0.0))
-        return found if found == found else float("inf")
+    def ratio(self, wanted: F64, tolerance: F64, chosen: Bool) -> float:
+        """Largest |a - g| / tolerance over the chosen elements; inf for another class."""
+        distance = self.distance if wanted is self.wanted else np.abs(self.numbers - wanted)
+        ratio = distance / tolerance
+        found = float(ratio.max(initial=0.0))
+        if not math.isfinite(found) or not chosen.all():
+            ratio[self.numbers == wanted] = 0.0
+            found = float(ratio[chosen].max(initial=0.0))
+        return found if found == found else math.inf
 
     def wide(self, wanted: F64, near: F64) -> F64:
         """The tolerance with the rigorous bound."""
@@ -109,15 +117,19 @@ class Gate:
 
     # ---- the steps ---------------------------------------------------------------------------------
 
+    @np.errstate(all="ignore")
     def judge(self) -> Gated:
         """Apply the conditions in order of their cost."""
         near = self.near(self.wanted)
         failing = self.outside(self.wanted, near) & self.compare
-        result = Gated(failing, np.zeros(failing.shape, np.bool_), near, self.wanted, self.ratio(near))
+        result = Gated(failing, np.zeros(failing.shape, np.bool_), near, self.wanted, self.ratio(self.wanted, near, self.compare))
         if failing.any():
+            result.clear = False
             self.look_closer(result)
         if self.lone and not result.failing.any():
             self.lone_outlier(result)
+        if not result.failing.any():
+            result.ratio = min(result.ratio, 1.0)
         return result
 
     def look_closer(self, result: Gated) -> None:
@@ -125,19 +137,17 @@ class Gate:
         for alternative in self.expected.alternatives.get(self.name, ()):
             result.alternative |= result.failing & self.fits(alternative)
         result.failing &= ~result.alternative
-        if not result.failing.any():
-            return
-        result.allowed = self.wide(self.wanted, result.allowed)
-        result.failing &= self.outside(self.wanted, result.allowed)
-        result.ratio = self.ratio(result.allowed)
         if result.failing.any():
-            self.by_arithmetic(result)
+            result.allowed = self.wide(self.wanted, result.allowed)
+            result.failing &= self.outside(self.wanted, result.allowed)
+            if result.failing.any():
+                self.by_arithmetic(result)
+        result.ratio = self.ratio(result.expected, result.allowed, self.compare & ~result.alternative)
 
     def fits(self, alternative: Alternative) -> Bool:
         """Elements that hold an allowed alternative."""
         if alternative.values is None:
-            with np.errstate(invalid="ignore"):
-                found: Bool = (self.numbers >= alternative.low) & (self.numbers <= alternative.high)
+            found: Bool = (self.numbers >= alternative.low) & (self.numbers <= alternative.high)
         else:
             tolerance = self.near(alternative.values)
             found = ~self.outside(alternative.values, tolerance)
@@ -156,14 +166,14 @@ class Gate:
             failing = self.outside(wanted, allowed) & self.compare & ~result.alternative
             fits = 1 - np.count_nonzero(failing) / max(compared, 1)
             if fits > share:
-                best, share = Gated(failing, result.alternative, allowed, wanted, result.ratio, name), fits
+                best, share = Gated(failing, result.alternative, allowed, wanted, 0.0, name), fits
             if not failing.any():
                 break
         if best.failing.any() and (share < FITS or compared < FEWEST):
             widest = self.widest(result.allowed)
             if widest is not None:
                 failing = self.outside(self.wanted, widest) & self.compare & ~result.alternative
-                best = Gated(failing, result.alternative, widest, self.wanted, result.ratio)
+                best = Gated(failing, result.alternative, widest, self.wanted, 0.0)
         result.failing, result.allowed, result.expected, result.arithmetic = (
             best.failing,
             best.allowed,
@@ -180,9 +190,7 @@ class Gate:
         chosen = self.compare & np.isfinite(self.wanted) & np.isfinite(self.numbers)
         if np.count_nonzero(chosen) < LONE_OF:
             return
-        distance = np.where(
-            chosen, np.abs(np.where(chosen, self.numbers, 0.0) - np.where(chosen, self.wanted, 0.0)), 0.0
-        )
+        distance = np.where(chosen, np.abs(np.where(chosen, self.numbers, 0.0) - np.where(chosen, self.wanted, 0.0)), 0.0)
         at = int(np.argmax(distance))
         worst = float(distance.reshape(-1)[at])
         second = float(np.partition(distance.reshape(-1), -2)[-2])
@@ -215,9 +223,7 @@ class IntegerGate(Gate):
 class CodeGate(Gate):
     """8-bit floats: at most one place off in value order, counted from the codes that the bound can reach."""
 
-    def __init__(
-        self, scene: Scene, expected: Expected, name: str, dtype: str, numbers: F64, stored: NDArray[Any]
-    ) -> None:
+    def __init__(self, scene: Scene, expected: Expected, name: str, dtype: str, numbers: F64, stored: NDArray[Any]) -> None:
         super().__init__(scene, expected, name, dtype, numbers)
         self.rank = code_rank(dtype, stored)
 
@@ -225,13 +231,13 @@ class CodeGate(Gate):
         """No distance at all beside the one place."""
         return np.zeros(wanted.shape)
 
-    def ratio(self, tolerance: F64) -> float:
+    def ratio(self, wanted: F64, tolerance: F64, chosen: Bool) -> float:
         """Largest distance in units of the tolerance and one and a half places."""
         places = np.unique(code_values(self.dtype)[np.isfinite(code_values(self.dtype))])
         gaps = np.diff(places)
-        at = np.clip(np.searchsorted(places, self.wanted), 1, gaps.size)
+        at = np.clip(np.searchsorted(places, wanted), 1, gaps.size)
         step = np.maximum(gaps[at - 1], gaps[np.minimum(at, gaps.size - 1)])
-        return super().ratio(tolerance + 1.5 * step)
+        return super().ratio(wanted, tolerance + 1.5 * step, chosen)
 
     def wide(self, wanted: F64, near: F64) -> F64:
         """The bound of the number before rounding."""
@@ -249,9 +255,7 @@ class CodeGate(Gate):
         return code_rank(self.dtype, encode(self.dtype, numbers, overflow="saturate"))
 
 
-def gate_of(
-    scene: Scene, expected: Expected, name: str, dtype: str, stored: NDArray[Any], numbers: F64, *, lone: bool = False
-) -> Gate:
+def gate_of(scene: Scene, expected: Expected, name: str, dtype: str, stored: NDArray[Any], numbers: F64, *, lone: bool = False) -> Gate:
     """The gate for one output; ``numbers`` are the decoded ``stored`` elements."""
     if name == "softmaxLse" or DTYPES[dtype].bits > 8:
         return Gate(scene, expected, name, dtype, numbers, lone and name == "softmaxLse")

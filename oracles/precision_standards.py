@@ -260,9 +260,7 @@ def half_percent(dtype: str, a: F64, g: F64) -> Measured:
     with np.errstate(invalid="ignore"):
         off = np.abs(a - low)
         close = np.where(finite, off <= atol + rtol * np.abs(low), good)
-        rest = np.where(
-            finite & ~close, off / (np.maximum(np.maximum(np.abs(a), np.abs(low)), 0.01220703) + 1e-10), 0.0
-        )
+        rest = np.where(finite & ~close, off / (np.maximum(np.maximum(np.abs(a), np.abs(low)), 0.01220703) + 1e-10), 0.0)
     share, worst = float(close.mean()), float(rest.max(initial=0.0))
     return Measured(bool(good.all()) and share >= 0.995 and worst < 10, {"share": share, "max_relative": worst}, ~close)
 
@@ -272,9 +270,7 @@ def within_codes(a: F64, g: F64) -> Measured:
     with np.errstate(invalid="ignore"):
         off = np.abs(a - np.rint(g))
     failed = ~(off <= 1)
-    return Measured(
-        not failed.any(), {"max_codes": float(off.max(initial=0.0)), "share_exact": _share(off == 0)}, failed
-    )
+    return Measured(not failed.any(), {"max_codes": float(off.max(initial=0.0)), "share_exact": _share(off == 0)}, failed)
 
 
 def within_ranks(dtype: str, stored: NDArray[Any], g: F64, share_off: float) -> Measured:
@@ -283,9 +279,7 @@ def within_ranks(dtype: str, stored: NDArray[Any], g: F64, share_off: float) -> 
     wanted = code_rank(dtype, encode(dtype, g, overflow="saturate")).astype(np.int64)
     off = np.abs(rank - wanted)
     failed = (off > 1) | (rank < 0)
-    return Measured(
-        _share(failed) <= share_off, {"max_ranks": float(off.max(initial=0)), "share_off": _share(failed)}, failed
-    )
+    return Measured(_share(failed) <= share_off, {"max_ranks": float(off.max(initial=0)), "share_off": _share(failed)}, failed)
 
 
 def _share(marks: Bool) -> float:

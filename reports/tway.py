@@ -1,7 +1,8 @@
 """t-way coverage: which words, pairs and triples of scene factors a suite has met, out of those that are feasible.
 
-The denominators are exact: all combinations for which a valid call of the profile exists (strategies.tuples). Any suite
-can be measured: generated cases, imported ones, corpora.
+A combination is feasible when the generator has a plan with it for a valid call of the profile; these are counted
+exactly from the diagram of all plans (strategies.tuples), not sampled. Any suite can be measured: generated cases,
+imported ones, corpora.
 """
 
 from __future__ import annotations

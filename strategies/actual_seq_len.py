@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import accumulate
 
 from . import lengths
-from .common import query_tokens
 from .diagram import Words, choice, derived
 from .draft import Draft
 from .ground import Ground
+from .sizes import query_tokens
 
 
 @choice

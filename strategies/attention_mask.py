@@ -18,7 +18,7 @@ FLOATS = ("FLOAT16", "BFLOAT16")
 
 
 @derived
-def sparse_menu(ground: Ground, scenario: str, form: str, packed: bool, single: bool, kv_dtype: str, shorter: bool,
+def sparse_menu(ground: Ground, scenario: str, form: str, packed: bool, paged: bool, single: bool, kv_dtype: str, shorter: bool,
                 hollow: bool, empty: str) -> str:
     """Which sparse modes may go with a mask ("0m" is mode 0 with one, "0" mode 0 without), as words in one string."""
     if empty != "none":
@@ -35,7 +35,9 @@ def sparse_menu(ground: Ground, scenario: str, form: str, packed: bool, single: 
             return "0 0m 3 4"
         return "0 0m" if scenario == "antiquant" and single else "0 0m 1 2 3 4"
     if scenario == "antiquant":
-        return "0 0m" if single else "0 0m 2 3"
+        if single:
+            return "0 0m"
+        return "3" if paged else "0 0m 2 3"
     if scenario == "full_per_tensor":
         return "0 0m 2 3"
     if scenario == "mla_decode":
@@ -65,19 +67,21 @@ def sparse_mode(sparse_menu: str, post_quant: str, over: bool, ground: Ground) -
 
 
 @derived
-def mask_menu(ground: Ground, scenario: str, form: str, q_dtype: str, kv_dtype: str, single: bool) -> tuple[str, str]:
-    """Allowed dtypes of a mask, and shapes of one that is not compressed, each in one string."""
+def mask_menu(ground: Ground, scenario: str, form: str, q_dtype: str, kv_dtype: str, single: bool) -> tuple[str, str, str]:
+    """Allowed dtypes of a mask, shapes of a full one and shapes of a compressed one, each in one string."""
     if ground.is_950:
         only_bool = scenario == "antiquant" and kv_dtype in BOOL_MASK_ONLY
     else:
         # A2 and A3 register INT8 and UINT8 masks beside FLOAT16 only; the decode route wants BOOL.
         only_bool = q_dtype == "BFLOAT16" or (scenario == "antiquant" and single)
     flat = not ground.is_950 and scenario == "gqa" and not single and form in FEATURE_LAYOUTS
-    return ("BOOL" if only_bool else "BOOL INT8 UINT8", "3d 4d 2d" if flat else "3d 4d")
+    # INT8 decode MLA on A2 and A3 takes the plain compressed mask only.
+    compressed = "2048/2 2048/3 2048/4" if ground.is_950 or scenario != "full_decode_mla" else "2048/2"
+    return ("BOOL" if only_bool else "BOOL INT8 UINT8", "3d 4d 2d" if flat else "3d 4d", compressed)
 
 
 @choice
-def mask(sparse_menu: str, sparse_mode: str, mask_menu: tuple[str, str]) -> Words:
+def mask(sparse_menu: str, sparse_mode: str, mask_menu: tuple[str, str, str]) -> Words:
     words: dict[str, int] = {}
     if sparse_mode == "0":
         if "0" in sparse_menu.split():
@@ -88,10 +92,10 @@ def mask(sparse_menu: str, sparse_mode: str, mask_menu: tuple[str, str]) -> Word
 
 
 @choice
-def mask_shape(mask: str, sparse_mode: str, mask_menu: tuple[str, str]) -> Words:
+def mask_shape(mask: str, sparse_mode: str, mask_menu: tuple[str, str, str]) -> Words:
     if mask == "none":
         return ("none",)
-    return ("2048/2", "2048/3", "2048/4") if sparse_mode in ("2", "3", "4") else tuple(mask_menu[1].split())
+    return tuple(mask_menu[2 if sparse_mode in ("2", "3", "4") else 1].split())
 
 
 # ---- building ---------------------------------------------------------------------------------

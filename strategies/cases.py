@@ -16,7 +16,7 @@ from oracles.constraints.catalogue import rule_by_id
 
 from .faults import Generated, Recipe, WithoutBase, apply, recipes
 from .pairwise import pairwise_plans
-from .plan import Infeasible, Needs, plan, root_of
+from .plan import Infeasible, Needs, disputed_words, plan, root_of
 from .realise import realise
 from .source import HypothesisSource, SeededSource, Source
 
@@ -68,28 +68,32 @@ def valid_cases(profile: str, needs: Optional[Needs] = None) -> SearchStrategy[C
     return cases()
 
 
-def invalid_cases(profile: str, rule: Optional[str] = None) -> SearchStrategy[Generated]:
+def invalid_cases(profile: str, rule: Optional[str] = None, *, select: Collection[str] = (),
+                  ignore: Collection[str] = ()) -> SearchStrategy[Generated]:
     """Calls with a single fault: a valid base and one change that breaks one rule (of those that documents and source
-    agree on, or the one given). Shrinks to the first rule on a plain base. ValueError for an unknown rule id."""
-    return _faulty(profile, "invalid", rule)
+    agree on, or the one given; ``select`` and ``ignore`` name groups or ids). Shrinks to the first rule on a plain base. ValueError for an unknown rule id."""
+    return _faulty(profile, "invalid", rule, select, ignore)
 
 
-def boundary_cases(profile: str, rule: Optional[str] = None) -> SearchStrategy[Generated]:
+def boundary_cases(profile: str, rule: Optional[str] = None, *, select: Collection[str] = (),
+                   ignore: Collection[str] = ()) -> SearchStrategy[Generated]:
     """Calls at the edge of a rule's limit: the last value inside (valid) and the first outside (invalid)."""
-    return _faulty(profile, "boundary", rule)
+    return _faulty(profile, "boundary", rule, select, ignore)
 
 
-def disputed_cases(profile: str, rule: Optional[str] = None) -> SearchStrategy[Generated]:
+def disputed_cases(profile: str, rule: Optional[str] = None, *, select: Collection[str] = (),
+                   ignore: Collection[str] = ()) -> SearchStrategy[Generated]:
     """Calls on which documents and source disagree, or to which nobody promises an answer."""
-    return _faulty(profile, "disputed", rule)
+    return _faulty(profile, "disputed", rule, select, ignore)
 
 
-def _faulty(profile: str, mode: str, rule: Optional[str]) -> SearchStrategy[Generated]:
+def _faulty(profile: str, mode: str, rule: Optional[str], select: Collection[str],
+            ignore: Collection[str]) -> SearchStrategy[Generated]:
     from hypothesis import reject
     from hypothesis import strategies as st
 
     root_of(profile)
-    chosen = _chosen(profile, mode, rule, (), ())
+    chosen = _chosen(profile, mode, rule, select, ignore)
     if not chosen:
         raise Infeasible(f"{profile}: no rule offers {mode} calls" + (f" for {rule}" if rule else ""))
 
@@ -124,13 +128,18 @@ def generate(profile: str, mode: str, n: int, seed: int, *, rule: Optional[str] 
     source = SeededSource(f"{profile}/{mode}/{seed}")
     turns = {name: _Turns(profile, name, _chosen(profile, name, rule, select, ignore), source, without_base)
              for name in ("invalid", "boundary", "disputed") if mode in (name, "all")}
-    return _generate(profile, mode, n, source, needs, turns)
+    # On disputed ground every other call is one that breaks nothing but has a word that one side alone accepts.
+    words = disputed_words(profile) if mode == "disputed" and not (needs or rule or select) else ()
+    return _generate(profile, mode, n, source, needs, turns, words)
 
 
 def _generate(profile: str, mode: str, n: int, source: Source, needs: Optional[Needs],
-              turns: dict[str, _Turns]) -> Iterator[Generated]:
+              turns: dict[str, _Turns], words: tuple[tuple[str, str], ...]) -> Iterator[Generated]:
     for i in range(n):
         kind = _CYCLE[i % len(_CYCLE)] if mode == "all" else mode
+        if words and i % 2:
+            yield Generated(build_valid(source, profile, dict([words[i // 2 % len(words)]])), "disputed")
+            continue
         if kind != "valid":
             found = turns[kind].next()
             if found is not None:

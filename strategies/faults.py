@@ -22,7 +22,7 @@ FaultRecord = list[list[Any]]
 """Changes [operation, parameter, before, after]; operations: drop, add, set, reshape, cast, format, strides, lengths,
 list (number of tensors), values."""
 
-BASES = 64
+BASES = 200
 """Valid calls that are tried for one recipe before it counts as without base."""
 
 

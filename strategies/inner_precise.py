@@ -8,13 +8,15 @@ from .ground import Ground
 
 
 @derived
-def precise_menu(ground: Ground, scenario: str, form: str, q_dtype: str, single: bool) -> str:
+def precise_menu(ground: Ground, scenario: str, form: str, paged: bool, q_dtype: str, single: bool) -> str:
     """Allowed values as words in one string; a value behind a slash is for as many query heads as key heads only."""
     if scenario in ("full_gqa_fp8", "full_mxfp8"):
         return "0 1"
     if not ground.is_950:
-        if scenario == "antiquant" and single:
+        if scenario == "full_decode_mla" or (scenario == "antiquant" and single):
             return "0 1"
+        if scenario == "antiquant" and paged:
+            return "1"
         if form == "TND" and ground.v3_document and scenario != "mla_decode":
             return "0 /1" if q_dtype == "FLOAT16" else "0"
     return "0 1 2 3"

@@ -66,7 +66,9 @@ def _prefix(d: Draft, relation: str) -> None:
         return
     room = d.Q_S - 2 if relation in ("q_longer", "mixed") else d.Q_S - 1 if relation == "equal" else 12
     d.prefix_len = d.source.integer(1, max(1, min(12, room)))
-    d.prefix_s = d.prefix_len if word == "full" else d.prefix_len + d.source.integer(0, 5)
+    # A2 and A3 with one query token: the length in force is less than the prefix.
+    least = 0 if d.ground.is_950 else 1
+    d.prefix_s = d.prefix_len if word == "full" else d.prefix_len + d.source.integer(least, 5)
 
 
 def _without_queries(d: Draft, relation: str) -> None:

@@ -47,7 +47,7 @@ def block_sizes(ground: Ground, scenario: str, layout: str, storage: str, single
     if scenario == "full_mxfp8":
         return BLOCKS_MXFP8
     if scenario == "antiquant":
-        return _antiquant(ground, kv_dtype, single).sizes()
+        return _antiquant(kv_dtype, single, ground.is_950).sizes()
     if scenario == "mla_decode":
         if not ground.v3_document:
             return limits.BLOCKS_MLA.sizes()
@@ -61,7 +61,9 @@ def block_sizes(ground: Ground, scenario: str, layout: str, storage: str, single
     return tuple(n for n in source.sizes() if _older_routes(ground, layout, single).allows(n))
 
 
-def _antiquant(ground: Ground, kv_dtype: str, single: bool) -> BlockSizes:
+def _antiquant(kv_dtype: str, single: bool, is_950: bool) -> BlockSizes:
+    if not is_950 and not single:
+        return limits.BLOCKS_V3_MULTI
     if kv_dtype in ("INT4", "FLOAT4_E2M1"):
         return limits.BLOCKS_ANTIQUANT_4BIT
     return limits.BLOCKS_ANTIQUANT_8BIT
@@ -110,6 +112,12 @@ def table(d: Draft) -> None:
     d.table_columns = columns
     total = sum(used)
     d.blocks = max(1, total + (source.integer(0, 2) if source.chance(40) else 0))
+    d.attrs["blockSize"] = size
+    d.KV_S = columns * size
+    if source.chance(6):
+        # No literal entries: the default numbers the blocks row by row.
+        d.tensor("blockTable", (len(used), columns), "INT32")
+        return
     ids = _numbered(source, d.blocks)
     spare = source.choice((-1, 0, d.blocks - 1))
     values, at = [], 0
@@ -124,8 +132,6 @@ def table(d: Draft) -> None:
             if n:
                 values[b * columns] = values[first * columns]
     d.inputs["blockTable"] = TensorSpec((len(used), columns), "INT32", values=tuple(values))
-    d.attrs["blockSize"] = size
-    d.KV_S = columns * size
 
 
 def _numbered(source: Source, count: int) -> list[int]:

@@ -100,6 +100,22 @@ def root_of(profile: str, needs: Optional[Needs] = None) -> Node:
     return found
 
 
+@cache
+def disputed_words(profile: str) -> tuple[tuple[str, str], ...]:
+    """Words (factor, word) that valid calls of a profile have on disputed ground alone, in the order of the steps.
+
+    Infeasible when it has no valid call, ValueError for an unknown profile.
+    """
+    root_of(profile)
+    narrow, wide = (_all_words(diagram_of(profile, w)) for w in (False, True))
+    return tuple(word for word in wide if word not in narrow)
+
+
+def _all_words(diagram: Diagram) -> dict[tuple[str, str], None]:
+    pairs = zip(diagram.factors, diagram.levels)
+    return {(factor, word): None for factor, nodes in pairs for node in nodes for word in node.options}
+
+
 def _conflict(profile: str, wanted: Mapping[str, frozenset[str]]) -> str:
     """The smallest part of the wanted words that no plan has: a single factor, a pair, or everything."""
     def name(keys: Iterable[str]) -> str:
@@ -123,14 +139,7 @@ def plan(source: Source, profile: str, needs: Optional[Needs] = None) -> Plan:
 
 def walk(source: Source, node: Node) -> Plan:
     """The plan that the source chooses from a node on (the root of a diagram)."""
-    words = []
-    options = node.options
-    while options:
-        i = source.pick(node)
-        words.append(options[i])
-        node = node.next[i]
-        options = node.options
-    return Plan(dict(zip(_FACTORS, words)))
+    return Plan(dict(zip(_FACTORS, source.path(node))))
 
 
 _FACTORS: tuple[str, ...] = tuple(step.name for step in STEPS if step.chooses)

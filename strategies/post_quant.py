@@ -58,8 +58,6 @@ def post_menu(ground: Ground, scenario: str, out_dtype: str, rows_certain: bool,
     """Allowed words, in one string."""
     if out_dtype in FLOATS:
         return "none"
-    if scenario == "full_per_tensor":
-        return "tensor channel"
     # V3 document: parameters per channel exclude left padding.
     words = "tensor channel" if ground.is_950 or left_padding == "none" else "tensor"
     return words + "".join(f" {word}+offset" for word in words.split()) if rows_certain else words

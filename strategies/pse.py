@@ -8,10 +8,12 @@ from .ground import Ground
 
 
 @derived
-def pse_menu(ground: Ground, scenario: str, feature_layout: bool, aligned: bool, left_padding: str, prefix: str,
+def pse_menu(ground: Ground, scenario: str, paged: bool, single: bool, feature_layout: bool, aligned: bool, left_padding: str, prefix: str,
              empty: str) -> str:
     """Allowed words beside "none", in one string."""
     if scenario not in ("gqa", "antiquant") or empty != "none":
+        return ""
+    if scenario == "antiquant" and paged and not single and not ground.is_950:
         return ""
     words = "bias" if feature_layout else ""
     alibi = (ground.is_950 and ground.wide and ground.document and scenario == "gqa" and aligned

@@ -21,9 +21,8 @@ def q_dtype(ground: Ground, scenario: str, form: str, store: str, single: bool) 
     if not ground.is_950:
         if form == "NTD_TND" and ground.v3_document:
             return ("BFLOAT16",)
-        if scenario == "antiquant" and not single:
-            # Combined parameters want FLOAT16, separate ones BFLOAT16.
-            return FLOATS
+        if scenario == "antiquant" and not single and store == "BnBsH":
+            return ("FLOAT16",)
     return FLOATS
 
 
@@ -84,6 +83,9 @@ def _antiquant_a2(ground: Ground, form: str, store: str, paged: bool, q_dtype: s
                   q_s: str, prefix: str) -> Words:
     merged = {"merged": 3} if prefix == "none" and (ground.api < 5 or not ground.document) else {}
     if not single:
+        if paged:
+            return ("per_channel",)
+        # With several query tokens combined parameters want FLOAT16, separate ones BFLOAT16.
         if q_dtype == "FLOAT16":
             return merged
         if q_s != "2-16":

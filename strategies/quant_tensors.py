@@ -61,6 +61,8 @@ def _channel_shapes(d: Draft) -> tuple[tuple[int, ...], ...]:
         return shapes[1:] if d.words["prefix"] != "none" and d.words["kv_dtype"] == "INT4" else shapes
     if d.single:
         return ((1, n, 1, head), (1, n, head), (1, n * head))
+    if d.paged:
+        return ((1, n * head),) if d.layout.name == "BSH" else ((1, n, head),)
     return ((n, head), (n, 1, head), (n * head,))
 
 

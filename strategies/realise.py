@@ -20,6 +20,7 @@ from . import (
     quant_tensors,
     rope,
     shared_prefix,
+    sizes,
     softmax_lse,
 )
 from .draft import Draft
@@ -38,7 +39,7 @@ def realise(plan: Plan, source: Source, profile: Profile | str) -> Case:
     name = profile if isinstance(profile, str) else profile.name
     d = Draft(ground_of(name), source, plan.words)
     paged_attention.choose_block_size(d)
-    common.sizes(d)
+    sizes.decide(d)
     actual_seq_len.axes(d)
     actual_seq_len.lists(d)
     paged_attention.table(d)

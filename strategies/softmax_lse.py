@@ -11,7 +11,7 @@ from .ground import Ground
 
 
 @derived
-def lse_menu(ground: Ground, scenario: str, form: str, packed: bool, single: bool, hollow: bool, empty: str) -> str:
+def lse_menu(ground: Ground, scenario: str, form: str, packed: bool, paged: bool, single: bool, hollow: bool, empty: str) -> str:
     """Whether every softmaxLse that the call can give is defined: "no", "yes" or "not per channel"
     (spec/numerics.md 24, spec/v3_notes.md 3)."""
     if scenario == "unequal_d" or empty == "query":
@@ -19,6 +19,8 @@ def lse_menu(ground: Ground, scenario: str, form: str, packed: bool, single: boo
     if ground.is_950:
         return "yes"
     if form == "TND_NTD" or scenario == "full_per_tensor" or empty == "kv":
+        return "no"
+    if scenario == "antiquant" and paged and not single:
         return "no"
     # -inf, -3.4e38 or +inf for batches without keys: packed tokens, and one query token.
     return "no" if hollow and (packed or single) else "not per channel"

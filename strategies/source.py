@@ -39,6 +39,9 @@ class Source(Protocol):
     def pick(self, table: Weighted) -> int:
         """The index of one of a table's options, by weight; 0 is the plainest."""
 
+    def path(self, node: Any) -> list[str]:
+        """The words of a path from a diagram's node to its end."""
+
     def chance(self, percent: int) -> bool:
         """True in ``percent`` of 100 cases; False is the plainest."""
 
@@ -86,6 +89,18 @@ class SeededSource:
         if len(totals) == 1:
             return 0
         return bisect_right(totals, self._random() * totals[-1])
+
+    def path(self, node: Any) -> list[str]:
+        """See Source; the inner loop of fast generation."""
+        random, words = self._random, []
+        options = node.options
+        while options:
+            totals = node.totals
+            i = bisect_right(totals, random() * totals[-1]) if len(totals) > 1 else 0
+            words.append(options[i])
+            node = node.next[i]
+            options = node.options
+        return words
 
     def chance(self, percent: int) -> bool:
         """See Source."""
@@ -139,6 +154,15 @@ class HypothesisSource:
         # and Hypothesis can simplify one choice without upsetting the others.
         totals = table.totals
         return bisect_right(totals, self._draw(_integers(0, _PARTS - 1)) * totals[-1] // _PARTS)
+
+    def path(self, node: Any) -> list[str]:
+        """See Source."""
+        words = []
+        while node.options:
+            i = self.pick(node)
+            words.append(node.options[i])
+            node = node.next[i]
+        return words
 
     def chance(self, percent: int) -> bool:
         """See Source."""

@@ -24,15 +24,7 @@ FP8_TYPES = {"FLOAT8_E4M3FN": torch.float8_e4m3fn, "FLOAT8_E5M2": torch.float8_e
 FP8_MAX = {"FLOAT8_E4M3FN": 448.0, "FLOAT8_E5M2": 57344.0}
 HIF8_MAX = 32768.0
 
-_SAME = {
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "bool": torch.bool,
-    "int32": torch.int32,
-    "int64": torch.int64,
-}
+_KNOWN = frozenset(np.dtype(n) for n in ("float16", "float32", "int8", "uint8", "bool", "int32", "int64"))
 
 
 def as_torch(array: np.ndarray[Any, Any], dtype: str) -> Tensor:
@@ -42,7 +34,7 @@ def as_torch(array: np.ndarray[Any, Any], dtype: str) -> Tensor:
         array = array.copy()
     if dtype == "BFLOAT16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    if array.dtype.name not in _SAME:
+    if array.dtype not in _KNOWN:
         raise CannotRun(f"{dtype} tensors cannot be computed with")
     return torch.from_numpy(array)
 

@@ -72,7 +72,6 @@ class FaultyBackend(CpuBackend):
             super().info,
             name=f"faulty:{self.fault.name}",
             title=self.fault.title,
-            deterministic=self.fault.expect != "F105",
         )
 
 

@@ -209,16 +209,18 @@ def read_entry(path: Path) -> Union[Entry, BadEntry]:
     except OSError as error:
         reason = "is a link; links are not followed" if os.path.islink(path) else error.strerror or str(error)
         return BadEntry(str(path), reason)
-    with os.fdopen(fd, "rb") as file:
-        try:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return BadEntry(str(path), "is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
-            if status.st_size > MAX_ENTRY_BYTES:
-                return BadEntry(str(path), f"{status.st_size} bytes are over the limit of {MAX_ENTRY_BYTES}")
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return BadEntry(str(path), "is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+        if status.st_size > MAX_ENTRY_BYTES:
+            return BadEntry(str(path), f"{status.st_size} bytes are over the limit of {MAX_ENTRY_BYTES}")
+        with os.fdopen(fd, "rb", closefd=False) as file:
             return decode_entry(file.read(MAX_ENTRY_BYTES + 1))
-        except (OSError, ValueError) as error:
-            return BadEntry(str(path), clean(str(error), 400))
+    except (OSError, ValueError) as error:
+        return BadEntry(str(path), clean(str(error), 400))
+    finally:
+        os.close(fd)
 
 
 def write_once(folder: Path, name: str, data: bytes) -> Path:

@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 from fiafuzz.backends.protocol import Outcome
 from fiafuzz.model.case import Case, CaseError, TensorSpec
 from fiafuzz.model.dtypes import DTYPES
+from fiafuzz.model.profiles import profile_for
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import Tensors, check_sizes, materialize, named_specs
 from oracles.precision_standards import DEFAULT_STANDARD
 
-from .relations import relations
+from .cost import estimated_seconds
+from .relations import relations_for
 from .results import MAX_ELEMENTS_SHOWN, Broken, Element, Judged, RawArray, Result, Seconds, clean, in_words, number
 from .wire import Job
 
 if TYPE_CHECKING:
     from fiafuzz.backends.protocol import Backend
     from oracles.precision import Judgement
+    from oracles.reference import Expected
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -37,6 +40,8 @@ STAGES: tuple[str, ...] = ("idle", "make", "run", "reference", "judge")
 MAX_BLIND_ELEMENTS = 1 << 24
 """Elements of a call that no one has predicted to be accepted: larger ones are run without tensors or not at all."""
 MAX_OUTPUT_ELEMENTS = 1 << 28
+MAX_RELATED_SECONDS = 1.0
+"""The other side of a relation may be larger than the call itself, but no giant."""
 MAX_RATIO = 1e30
 """What stands for an infinite error ratio."""
 OOM_NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
@@ -45,7 +50,8 @@ OOM_NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
 class Executor:
     """Runs jobs on one backend (and on others that jobs name) and judges them under one standard.
 
-    ``get`` makes a backend from its name; ``mark`` is told where the work is (one of the numbers above).
+    ``get`` makes a backend from its name; ``mark`` is told where the work is (one of the numbers above); ``profile`` is the one
+    under which the other side of a relation must be valid (None: the document profile of the case).
     """
 
     def __init__(
@@ -54,8 +60,10 @@ class Executor:
         standard: str,
         get: Optional[Callable[[str, Optional[str]], Backend]] = None,
         mark: Optional[Callable[[int], None]] = None,
+        profile: Optional[str] = None,
     ) -> None:
         self.backend = backend
+        self.profile = profile
         self.standard = standard or DEFAULT_STANDARD
         self._others: dict[tuple[str, Optional[str]], Backend] = {}
         self._get = get
@@ -111,18 +119,20 @@ class Executor:
                 seconds=Seconds(made - started, ran - made),
             )
         got = dict(outcome.outputs) if outcome.outputs is not None else outputs
-        judged, kept, spent = None, None, Seconds(made - started, ran - made)
+        judged, wanted, spent = None, None, Seconds(made - started, ran - made)
         if job.judge:
-            judged, kept, spent = self._judge(case, scene, tensors, outputs, got, spent)
+            judged, wanted, spent = self._judge(case, scene, tensors, outputs, got, spent)
         same, broken = None, None
         if job.runs > 1 and backend.info.deterministic:
-            same = self._same(backend, case, scene, got, kept, job.runs - 1)
-        if job.relations and job.judge and judged is not None and judged.passed:
-            broken = self._relate(backend, case, scene, got)
+            same = self._same(backend, case, scene, got, wanted.compare if wanted is not None else None, job.runs - 1)
+        related: Optional[str] = None
+        if job.relations and wanted is not None and judged is not None and judged.passed:
+            related, broken = self._relate(backend, job, tensors, wanted, got)
         return Result(
             "ok",
             judged=judged,
             same=same,
+            related=related,
             broken=broken,
             seconds=spent,
             outputs=raw_arrays(got) if job.outputs else None,
@@ -144,7 +154,7 @@ class Executor:
 
     def _judge(
         self, case: Case, scene: Scene, tensors: Tensors, buffers: Arrays, got: Arrays, spent: Seconds
-    ) -> tuple[Optional[Judged], Optional[Mapping[str, NDArray[Any]]], Seconds]:
+    ) -> tuple[Optional[Judged], Optional[Expected], Seconds]:
         from oracles.precision import judge_outputs
         from oracles.reference import ReferenceError, reference
 
@@ -160,7 +170,7 @@ class Executor:
         done = perf_counter()
         self._mark(JUDGE)
         judged = compact(judge_outputs(case, scene, expected, got, self.standard))
-        return judged, expected.compare, Seconds(spent.make, spent.run, done - start, perf_counter() - done)
+        return judged, expected, Seconds(spent.make, spent.run, done - start, perf_counter() - done)
 
     def _same(
         self,
@@ -188,36 +198,44 @@ class Executor:
                 return False
         return True
 
-    def _relate(self, backend: Backend, case: Case, scene: Scene, got: Arrays) -> Optional[Broken]:
-        got = {name: np.array(array) for name, array in got.items()}
-        for relation in relations():
-            if not relation.applies(scene):
+    def _relate(
+        self, backend: Backend, job: Job, tensors: Tensors, expected: Expected, got: Arrays
+    ) -> tuple[Optional[str], Optional[Broken]]:
+        """Try one relation: the one that the job names, or the first in the turn of the case that offers another side. Gives
+        its name (None: none applies) and how it is broken."""
+        from oracles.constraints.predict import predict
+        from oracles.metamorphic import Call, Ran, other_calls
+
+        profile = job.profile or self.profile or profile_for(job.case.api, job.case.product).name
+
+        def usable(call: Call) -> bool:
+            return (
+                predict(call.case, profile, scene=call.scene).verdict == "accept"
+                and estimated_seconds(call.scene) < MAX_RELATED_SECONDS
+                and backend.cannot_express(call.scene) is None
+            )
+
+        first = Ran(Call(job.case, tensors, expected), {name: np.array(array) for name, array in got.items()})
+        for relation in relations_for(job.case, job.relation):
+            others = other_calls(relation, first.call, usable)
+            if others is None:
                 continue
-            made = relation.transform(case)
-            others = [] if made is None else [made] if isinstance(made, Case) else list(made)
-            results: list[tuple[Case, Mapping[str, NDArray[Any]]]] = []
+            ran: list[Ran] = []
             for other in others:
-                other_scene = Scene(other)
-                if backend.cannot_express(other_scene) is not None:
-                    break
-                self._mark(MAKE)
-                tensors, buffers = materialize(other), poisoned(other)
+                buffers = poisoned(other.case)
                 self._mark(RUN)
-                outcome = run_guarded(backend, other, other_scene, tensors, buffers)
+                outcome = run_guarded(backend, other.case, other.scene, other.tensors, buffers)
                 if outcome.kind == "unsupported":
                     break
                 if outcome.kind != "ok":
-                    return Broken(
-                        relation.name,
-                        clean(f"the other side gives {outcome.kind} {outcome.code or ''}: {outcome.message}"),
-                    )
-                results.append((other, dict(outcome.outputs) if outcome.outputs is not None else buffers))
+                    text = f"the other side ({relation.title}) gives {outcome.kind} {outcome.code or ''}: {outcome.message}"
+                    return relation.name, Broken(relation.name, clean(text))
+                ran.append(Ran(other, dict(outcome.outputs) if outcome.outputs is not None else buffers))
             else:
-                if results:
-                    text = relation.compare(case, got, results)
-                    if text is not None:
-                        return Broken(relation.name, clean(text))
-        return None
+                self._mark(JUDGE)
+                text = relation.compare(first, ran) or ""
+                return relation.name, Broken(relation.name, clean(text)) if text else None
+        return None, None
 
 
 def run_guarded(backend: Backend, case: Case, scene: Scene, tensors: Tensors, outputs: Arrays) -> Outcome:

@@ -21,6 +21,7 @@ from fiafuzz.model.case import Case
 
 from .events import Event, Note
 from .plainness import weight_of
+from .plan import Plan
 from .proposals import Proposal, of_generated
 from .triage import family
 
@@ -71,10 +72,10 @@ class _Explorer:
     """The thread with Hypothesis in it. ``asked`` carries proposals out, ``answers`` what became of them; None means:
     leave."""
 
-    def __init__(self, profile: str, mode: str, seed: int, database: Path) -> None:
+    def __init__(self, plan: Plan, profile: str, database: Path) -> None:
         self.asked: Queue[Union[Proposal, _Round, _End]] = Queue()
         self.answers: Queue[Optional[_Answer]] = Queue()
-        self._profile, self._mode, self._seed, self._database = profile, mode, seed, database
+        self._plan, self._profile, self._database = plan, profile, database
         self._leaving = False
         self._thread = threading.Thread(target=self._work, name="fiafuzz-explore", daemon=True)
 
@@ -105,9 +106,10 @@ class _Explorer:
         from hypothesis.database import DirectoryBasedExampleDatabase
         from hypothesis.errors import Flaky
 
-        @seed((self._seed << 16) + number)
+        # In this order: a seed applied last would take the database away.
         @settings(
             max_examples=ROUND,
+            derandomize=False,
             deadline=None,
             database=DirectoryBasedExampleDatabase(self._database),
             verbosity=Verbosity.quiet,
@@ -116,7 +118,8 @@ class _Explorer:
             report_multiple_bugs=False,
             phases=(Phase.reuse, Phase.generate, Phase.target, Phase.shrink),
         )
-        @given(_strategy(self._profile, self._mode))
+        @seed((self._plan.seed << 16) + number)
+        @given(_strategy(self._plan, self._profile))
         def explored(item: Any) -> None:
             answer = self._ask(Proposal(item, "valid") if isinstance(item, Case) else of_generated(item))
             if answer.ratio:
@@ -137,11 +140,13 @@ class _Explorer:
         return answer
 
 
-def _strategy(profile: str, mode: str) -> Any:
+def _strategy(plan: Plan, profile: str) -> Any:
     from strategies.cases import boundary_cases, invalid_cases, valid_cases
 
-    make: dict[str, Callable[[str], Any]] = {"invalid": invalid_cases, "boundary": boundary_cases}
-    return make.get(mode, valid_cases)(profile)
+    make: dict[str, Callable[..., Any]] = {"invalid": invalid_cases, "boundary": boundary_cases}
+    if plan.mode not in make:
+        return valid_cases(profile)
+    return make[plan.mode](profile, select=plan.select, ignore=plan.ignore)
 
 
 class _Search:
@@ -202,7 +207,7 @@ def _alike(one: Settled, other: Settled) -> bool:
 
 def explore(leg: Leg, end: Optional[float], cases: Optional[int]) -> Generator[Event, None, str]:
     """Run the explore phase of a leg; returns why it ended."""
-    explorer = _Explorer(leg.profile, leg.plan.mode, leg.plan.seed, leg.campaign.directory.path / DATABASE)
+    explorer = _Explorer(leg.plan, leg.profile, leg.campaign.directory.path / DATABASE)
     search = _Search(leg)
     explorer.start()
     taken, reason = 0, ""

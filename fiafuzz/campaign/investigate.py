@@ -25,7 +25,7 @@ from .plan import Plan
 from .schedulers.protocol import Completed, Scheduler
 from .shrink import shrink, stripped
 from .triage import Signature, describe, family, features_of, may_explain, signature_of
-from .verdict import PROCESS_CODES, Foreseen, decide, foreseen
+from .verdict import PROCESS_CODES, Foreseen, decide, foreseen, gives_values
 from .wire import Job
 
 TRIES = 4
@@ -84,9 +84,16 @@ class Investigator:
                 known.proved += 1
                 return known
             doubtful = doubtful or known
+        if failure.result.deadly:
+            doubtful = doubtful or self._alike(failure)
         if doubtful is not None and self._spent(self.shrink_seconds) > SHRINK_SHARE:
             return doubtful
         return None
+
+    def _alike(self, failure: Failure) -> Optional[Known]:
+        """A known finding of the same code and error, whatever its features."""
+        alike = (k for k in self.known if k.signature.code == failure.verdict.code and k.signature.error == failure.error)
+        return next(alike, None)
 
     def deadly(self, case: Case) -> Optional[Known]:
         """The known crash or hang that this case is likely to cause again, when deaths have cost too much time
@@ -122,7 +129,8 @@ class Investigator:
             yield Flaky(failure, failed, TRIES + 1)
             return
         failure, began = again, monotonic()
-        if failure.result.deadly:  # shrinking takes long where every success is a death: first of all it is told
+        early = failure.result.deadly and not self._alike(failure)
+        if early:  # shrinking takes long where every success is a death: first of all it is told
             yield Confirmed(failure)
         case, runs = self._shrunk(failure)
         known = self._known_by(signature_of(self.backend, failure.verdict, failure.error, case))
@@ -130,7 +138,7 @@ class Investigator:
             self.shrink_seconds += monotonic() - began
             yield Repeat(failure, known)
             return
-        if not failure.result.deadly:
+        if not early:
             yield Confirmed(failure)
         final = self._alone(case, failure)
         if final is None and case != failure.case:
@@ -237,9 +245,14 @@ class Investigator:
     ) -> Failure:
         """Run a case to see whether it fails like ``like``."""
         self._job -= 1
-        valid = expected.verdict == "accept"
+        valid = gives_values(expected)
         job = Job(
-            self._job, case, judge=valid, runs=runs if valid else 1, relations=valid and like.verdict.code == "F106"
+            self._job,
+            case,
+            judge=valid,
+            runs=runs if valid else 1,
+            relations=valid and like.verdict.code == "F106",
+            relation=like.verdict.rule if like.verdict.code == "F106" else None,
         )
         done: Completed = self.scheduler.run(job, fresh=fresh, time_limit=time_limit)
         if done.result.deadly:

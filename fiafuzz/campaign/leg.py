@@ -37,7 +37,7 @@ from .plan import phases_of
 from .proposals import Proposal, proposals
 from .replay import replay_entry
 from .schedulers.protocol import Completed, Scheduler
-from .verdict import FLAKY, INFO, PASS, SKIPPED, Foreseen, Verdict, decide, foreseen, reason_not_to_run
+from .verdict import FLAKY, INFO, PASS, SKIPPED, Foreseen, Verdict, decide, foreseen, gives_values, reason_not_to_run
 from .wire import Hello, Job
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class Leg:
         """Predict a case and hand it to the workers; an event when it is not run."""
         expected = self.foresee(proposal.case)
         reason = reason_not_to_run(expected, self.hello.checks, dare=self.plan.dare)
-        judge = expected.verdict == "accept"
+        judge = gives_values(expected)
         if reason is None and judge and estimated_seconds(Scene(proposal.case)) > GIANT_SHARE * self.plan.time_limit:
             judge = False
             reason = None if self.hello.checks == "own" else "too large for a CPU"

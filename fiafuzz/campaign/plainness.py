@@ -42,7 +42,7 @@ MASK_FORMS: tuple[Form, ...] = (("S", "X"), (1, "S", "X"), ("B", "S", "X"), (1, 
 COMPRESSED_FORMS: tuple[Form, ...] = ((2048, 2048), (1, 2048, 2048), (1, 1, 2048, 2048))
 HEAD_SIZES: tuple[int, ...] = (64, 128, 16, 32, 96, 192, 512)
 
-Weight = tuple[int, int, int, int]
+Weight = tuple[int, int, int, int, int]
 
 
 def weight_of(case: Case) -> Weight:
@@ -57,7 +57,7 @@ def weight(fields: Fields) -> Weight:
     Every adopted candidate lowers it, which is why shrinking ends.
     """
     q, kv = lengths_of(fields)
-    off = sum(abs(fields[name] - plain) for name, plain in SIZES.items())
+    off = sum(_off(fields[name], plain) for name, plain in SIZES.items())
     rank = (
         _rank(LAYOUT_ORDER, fields["layout"])
         + _rank(STORAGE_ORDER, fields["storage"])
@@ -72,7 +72,12 @@ def weight(fields: Fields) -> Weight:
     spelled = (
         sum(_spelled(v) for name, v in fields.items() if name.startswith(("in:", "=", "fill:"))) + fields["block_size"]
     )
-    return len(differences(fields)), rank, off + tokens, spelled
+    return len(differences(fields)), rank, off, tokens, spelled
+
+
+def _off(size: int, plain: int) -> int:
+    """How far a size is from plain; smaller ones are special ones (a single token, no key) and count as further away."""
+    return size - plain if size >= plain else 4 * (plain - size)
 
 
 def _mask_rank(fields: Fields) -> int:

@@ -66,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: float = 8.0
     memory_limit: int = 4096 * MIB
     repeat_every: int = 50
-    relate_every: int = 1
+    relate_every: int = 4
     shrink: bool = True
     shrink_runs: int = 150
     shrink_seconds: float = 20.0

@@ -1,54 +1,27 @@
-"""Metamorphic relations as the campaign sees them: a list that is consulted when there is one.
+"""Which metamorphic relations a case is tried on. The relations themselves live in ``oracles.metamorphic``.
 
-A relation turns a case into one or more other cases whose outputs must follow from those of the first. They live in
-``oracles.metamorphic`` (a sequence ``RELATIONS``); without that module no relation is tried.
+Relations take turns: each case begins at the place in the list that its content decides, so the same case always meets
+the same one first, and over many cases all of them get their share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
+from typing import TYPE_CHECKING, Optional
 
 from fiafuzz.model.case import Case
-from fiafuzz.model.scene import Scene
 
 if TYPE_CHECKING:
-    import numpy as np
-
-Outputs = Mapping[str, "np.ndarray[Any, Any]"]
+    from oracles.metamorphic import Relation
 
 
-class Relation(Protocol):
-    """One relation. ``applies`` states its exact condition; ``compare`` gives None when it holds, else what is off in
-    words."""
+def relations_for(case: Case, name: Optional[str] = None) -> tuple[Relation, ...]:
+    """The relations to try on a case, in order: the named one alone, or all, beginning with that whose turn it is.
 
-    @property
-    def name(self) -> str:
-        """Short stable name."""
-        ...
+    ValueError for an unknown name.
+    """
+    from oracles.metamorphic import RELATIONS, relation_by_name
 
-    def applies(self, scene: Scene) -> bool:
-        """Whether the relation is defined for this call."""
-        ...
-
-    def transform(self, case: Case) -> Union[Case, Sequence[Case], None]:
-        """The other call or calls; None when this one offers no place for the change."""
-        ...
-
-    def compare(self, case: Case, outputs: Outputs, others: Sequence[tuple[Case, Outputs]]) -> Optional[str]:
-        """None when the outputs (storage arrays) are related as they must be, else one line."""
-        ...
-
-
-@cache
-def relations() -> tuple[Relation, ...]:
-    """All relations that are installed."""
-    try:
-        module = import_module("oracles.metamorphic")
-    except ModuleNotFoundError as error:
-        if error.name != "oracles.metamorphic":
-            raise
-        return ()
-    return tuple(module.RELATIONS)
+    if name is not None:
+        return (relation_by_name(name),)
+    start = int(case.digest, 16) % len(RELATIONS)
+    return (*RELATIONS[start:], *RELATIONS[:start])

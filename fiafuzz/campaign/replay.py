@@ -21,7 +21,7 @@ from .results import Result
 from .schedulers.local import LocalScheduler
 from .schedulers.protocol import Completed, Scheduler
 from .triage import family
-from .verdict import PASS, SKIPPED, Foreseen, Verdict, decide, error_of, foreseen, reason_not_to_run
+from .verdict import PASS, SKIPPED, Foreseen, Verdict, decide, error_of, foreseen, gives_values, reason_not_to_run
 from .wire import Hello, Job, Setup
 
 STATUSES: tuple[str, ...] = (
@@ -87,13 +87,18 @@ def replay_entry(scheduler: Scheduler, entry: Entry, expected: Foreseen, backend
     """Run an entry again: until it fails twice, or passes as often as a flaky one deserves."""
     mine = entry.signature.backend == backend
     runs = 5 if entry.signature.code == "F105" else 1
-    valid = expected.verdict == "accept"
+    valid = gives_values(expected)
     failed = tries = 0
     last: Optional[tuple[Verdict, Completed]] = None
     wanted = TRIES if mine else 1
     while tries < wanted:
         job = Job(
-            -1_000_000 - tries, entry.case, judge=valid, runs=runs, relations=valid and entry.signature.code == "F106"
+            -1_000_000 - tries,
+            entry.case,
+            judge=valid,
+            runs=runs,
+            relations=valid and entry.signature.code == "F106",
+            relation=entry.signature.rule if entry.signature.code == "F106" else None,
         )
         done = scheduler.run(job, fresh=tries > 0 and failed > 0, time_limit=time_limit)
         tries += 1
@@ -183,7 +188,7 @@ def _bare(
     item: Item, profile: str, expected: Foreseen, scheduler: Scheduler, time_limit: float, disagrees: str
 ) -> Replay:
     """A case without a history: it passes, fails (new), or fails only sometimes (flaky)."""
-    valid = expected.verdict == "accept"
+    valid = gives_values(expected)
     job = Job(-2_000_000, item.case, judge=valid, runs=2 if valid else 1, relations=valid)
     result = scheduler.run(job, time_limit=time_limit).result
     verdict = decide(expected, result)

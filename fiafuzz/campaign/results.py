@@ -100,8 +100,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``kind`` is one of the backend protocol's ("ok", "reject", "unsupported", "crash", "hang", "oom", "lost", "error")
     or "untestable" (no reference or no tensors could be had: ``message`` says why). ``same`` tells whether a second run
-    gave the same bits (None: not asked). ``stage_at`` is where a process was when it died: make, run, reference or
-    judge.
+    gave the same bits (None: not asked). ``related`` is the metamorphic relation that was tried, ``broken`` how it does not
+    hold. ``stage_at`` is where a process was when it died: make, run, reference or judge.
     """
 
     kind: str
@@ -112,6 +112,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     stage_at: str = ""
     judged: Optional[Judged] = None
     same: Optional[bool] = None
+    related: Optional[str] = None
     broken: Optional[Broken] = None
     seconds: Seconds = Seconds()
     outputs: Optional[dict[str, RawArray]] = None

@@ -33,7 +33,7 @@ Steps = Iterator[tuple[str, Optional[dict[str, Any]]]]
 def _toward(size: int, plain: int) -> list[int]:
     """Sizes from plain to size: plain and its neighbour first (another parity), then by halves of the way, then one less."""
     if size < plain:
-        return [plain]
+        return [plain, plain + 1]
     found, low = [], plain
     while low < size:
         found.append(low)

@@ -46,7 +46,8 @@ class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One case to run.
 
     ``judge``: whether outputs are compared with the reference. ``runs``: how often the case is run in all (2:
-    determinism). ``relations``: whether metamorphic relations are tried. ``outputs``: whether outputs come back.
+    determinism). ``relations``: whether a metamorphic relation is tried; ``relation``: which one (None: the case's own turn).
+    ``outputs``: whether outputs come back.
     ``backend``: another backend than the worker's own, standing for ``profile``.
     """
 
@@ -55,6 +56,7 @@ class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     judge: bool = True
     runs: int = 1
     relations: bool = False
+    relation: Optional[str] = None
     outputs: bool = False
     backend: Optional[str] = None
     profile: Optional[str] = None

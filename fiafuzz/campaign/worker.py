@@ -113,7 +113,7 @@ def _serve(wire: WorkerWire, page: mmap.mmap) -> int:
         MARK.pack_into(page, 0, job_id, stage)
 
     executor = Executor(
-        backend, setup.standard, lambda name, profile: _load(Setup(name, profile or setup.profile)), mark
+        backend, setup.standard, lambda name, profile: _load(Setup(name, profile or setup.profile)), mark, setup.profile
     )
     _limit_memory(setup.memory)
     wire.write(

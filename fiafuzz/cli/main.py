@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "import": ("import_cases", "Turn case files of the operator's own suites into cases."),
     "coverage": ("coverage", "Count which scene factors, pairs and triples a set of cases reaches."),
     "backends": ("backends", "List the backends and what each can run."),
+    "selftest": ("selftest", "Hunt the planted faults and print which are found, how soon and how small they become."),
     "doctor": ("doctor", "Check this machine: versions, backends, what is missing and the next step."),
     "explain": ("explain", "Tell what a verdict code or a rule means and what to do."),
 }

@@ -43,12 +43,13 @@ def command(file: str, backend: str, profile: str | None, name: str | None, runs
     chosen = profile or record.profile or profile_for(record.case.api, record.case.product).name
     scheduler = LocalScheduler(Setup(backend, chosen), time_limit=time_limit)
     number = 0
+    relation: str | None = None
 
     def outcome(case: Case) -> tuple[str, str | None, str | None, str]:
         nonlocal number
         number += 1
         expected = foreseen(predict(case, chosen))
-        job = Job(number, case, judge=expected.verdict == "accept", runs=2, relations=expected.verdict == "accept")
+        job = Job(number, case, judge=expected.verdict == "accept", runs=2, relations=expected.verdict == "accept", relation=relation)
         result = scheduler.run(job, time_limit=time_limit).result
         verdict = decide(expected, result)
         return (family(verdict.code or "") if verdict.failed else "", verdict.rule, verdict.text, error_of(result))
@@ -61,6 +62,7 @@ def command(file: str, backend: str, profile: str | None, name: str | None, runs
                 f"fiafuzz: {record.where}: does not fail on {backend} ({chosen})" + (f": {wanted[2]}" if wanted[2] else ""), err=True
             )
             raise click.exceptions.Exit(EXIT_NOTHING)
+        relation = wanted[1] if wanted[0] == "F106" else None
 
         def still_fails(case: Case) -> bool:
             found = outcome(case)

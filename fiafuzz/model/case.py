@@ -246,7 +246,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def replace(self, **changes: object) -> Case:
         """A copy with parameters (C names) or ``seed``, ``api``, ``product`` changed."""
-        own = {k: changes.pop(k) for k in ("seed", "api", "product") if k in changes}
+        own: dict[str, object] = {k: changes.pop(k) for k in ("seed", "api", "product") if k in changes}
         for part in ("inputs", "attrs", "outputs"):
             section = getattr(self, part)
             mine = {k: changes.pop(k) for k in tuple(changes) if k in section.__struct_fields__}

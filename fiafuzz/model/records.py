@@ -147,5 +147,5 @@ def _record(text: bytes, where: str) -> Union[Record, BadRecord]:
     profile = extra.get("profile")
     if profile is not None and not isinstance(profile, str):
         return BadRecord(where, "Expected `str` (at $.profile)")
-    name = extra.get("name") or extra.get("id")
-    return Record(case, where, name if isinstance(name, str) else where, profile, extra)
+    called = extra.get("name") or extra.get("id")
+    return Record(case, where, called if isinstance(called, str) else where, profile, extra)

@@ -70,7 +70,7 @@ def broken_rules(scene: Scene, profile_name: str) -> tuple[list[Rule], list[str]
     for rule in rules_for(profile_name):
         if rule.routes and here not in rule.routes and (by_source or rule.basis is Basis.SOURCE):
             continue
-        if empty and Stage.CHECKER <= rule.stage < Stage.OUTPUT and (not rule.routes or NEWER in rule.routes):
+        if empty and Stage.CHECKER <= rule.stage < Stage.OUTPUT and (not rule.routes or here == NEWER):
             continue
         try:
             if rule.when(scene) and not rule.requires(scene):
@@ -131,6 +131,9 @@ def _answer(broken: Sequence[Rule], chosen: Profile) -> Side:
             break
     if rejects:
         first = rejects[0].stage
+        if first < Stage.PARSER:
+            # What the entry or the dtype match refuses never reaches the checks behind them: only one stage is broken.
+            rejects = [rule for rule in rejects if rule.stage == first]
         codes: frozenset[int] = frozenset()
         for rule in rejects:
             if rule.stage == first:

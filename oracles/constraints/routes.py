@@ -14,7 +14,7 @@ from typing import Optional
 from fiafuzz.model.scene import DECODE_MLA_D, Scene
 
 from .facts import scene_fact
-from .rule import SRC_A2A3, Boundary, Change, Rule, Stage
+from .rule import DOC_A2A3_V5, SRC_A2A3, SRC_A2A3_V5, Basis, Boundary, Change, Rule, Stage
 
 NEWER, FAST, PREFILL, DECODE = "newer", "fast", "prefill", "decode"
 NEWER_ROUTE = frozenset({NEWER})
@@ -23,6 +23,7 @@ FAST_ROUTE = frozenset({FAST})
 PREFILL_ROUTE = frozenset({PREFILL})
 DECODE_ROUTE = frozenset({DECODE})
 OLDER_ROUTES = frozenset({PREFILL, DECODE})
+A2A3_V5 = DOC_A2A3_V5 | SRC_A2A3_V5
 LARGEST_FAST_D = 256
 _BATCH_LAYOUTS = ("BSH", "BSND", "BNSD")
 
@@ -72,6 +73,28 @@ def enforced_on(routes: frozenset[str], rules: Iterable[Rule]) -> tuple[Rule, ..
     Their faults and boundary cases keep to calls of these routes.
     """
     return tuple(_kept_to(rule, rule.routes or routes) if _concerned(rule) else rule for rule in rules)
+
+
+def also_on(rules: Iterable[Rule], numbers: Mapping[str, str],
+            profiles: frozenset[str] = SRC_A2A3) -> tuple[Rule, ...]:
+    """Rules of a room of which the older routes enforce some too: ``numbers`` names, for each route, those that it does.
+
+    A demand of the documents that only these routes know becomes a demand of document and source; one that the newer
+    checks know under another number holds there as before.
+    """
+    routes: dict[str, frozenset[str]] = {}
+    for name, listed in numbers.items():
+        for number in listed.split():
+            routes[number] = routes.get(number, frozenset()) | {name}
+    return tuple(_widened(rule, routes[rule.id[-3:]], profiles) if rule.id[-3:] in routes else rule for rule in rules)
+
+
+def _widened(rule: Rule, routes: frozenset[str], profiles: frozenset[str]) -> Rule:
+    if rule.profiles & SRC_A2A3:
+        return _kept_to(rule, (rule.routes or NEWER_ROUTE) | routes)
+    if rule.basis is Basis.DOCUMENTED:
+        return _kept_to(replace(rule, profiles=rule.profiles | profiles, basis=Basis.BOTH), routes)
+    return _kept_to(replace(rule, profiles=rule.profiles | profiles), routes | NEWER_ROUTE)
 
 
 def _concerned(rule: Rule) -> bool:

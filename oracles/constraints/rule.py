@@ -83,9 +83,10 @@ EVERYWHERE = frozenset(PROFILES) - {"950-v3"}
 class Break:
     """A recipe for one fault: how to turn a valid case into one that breaks exactly the rule on one side.
 
-    ``change(scene)`` gives the parameters to set (C name -> new value: TensorSpec, tuple, number, None) or None when this valid case offers no
-    place for it. ``needs`` are factor words (model/factors.py) that the valid case should have: a word or a tuple of
-    words per factor. ``entails`` names further rules that cannot be kept when this one is broken this way.
+    ``change(scene)`` gives the parameters to set (C name -> new value: TensorSpec, tuple, number, None) or None when
+    this valid case offers no place for it. ``needs`` are factor words (model/factors.py) that the valid case should
+    have: a word or a tuple of words per factor. ``entails`` names further rules that cannot be kept when this one is
+    broken this way.
     ``side`` is one of below, above, absent, present, dtype, rank, axis, value, pair, format, strides.
     """
 
@@ -98,7 +99,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A recipe at the edge of a limit: the ``inside`` change keeps the last accepted value, ``outside`` the first rejected one."""
+    """A recipe at the edge of a limit: ``inside`` keeps the last accepted value, ``outside`` the first rejected one."""
 
     inside: Change
     outside: Optional[Change] = None
@@ -111,11 +112,12 @@ class Boundary:
 class Rule:
     """One demand. It is broken by a scene when ``when`` holds and ``requires`` does not.
 
-    ``when`` and ``requires`` read scene facts only, are quick, and must be None-safe: a fact that could not be derived never breaks
-    a rule that is not about that fact (so one fault does not cascade). ``cites`` are spec ids. ``stage`` fixes the status codes
-    (profile.statuses[stage.key]) unless ``codes`` overrides them. ``order`` sorts within a stage (50 is the middle):
-    it decides only between an ACCEPT, CRASH or HANG and rejections of the same stage. ``routes`` names the parts of the A2/A3 host
-    that enforce the demand (routes.py; empty: all of them): elsewhere it is a demand of the documents alone.
+    ``when`` and ``requires`` read scene facts only, are quick, and must be None-safe: a fact that could not be derived
+    never breaks a rule that is not about that fact (so one fault does not cascade). ``cites`` are spec ids. ``stage``
+    fixes the status codes (profile.statuses[stage.key]) unless ``codes`` overrides them. ``order`` sorts within a stage
+    (50 is the middle): it decides only between an ACCEPT, CRASH or HANG and rejections of the same stage. ``routes``
+    names the parts of the A2/A3 host that enforce the demand (routes.py; empty: all of them): elsewhere it is a demand
+    of the documents alone.
     """
 
     id: str

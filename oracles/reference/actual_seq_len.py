@@ -15,13 +15,7 @@ def legacy_decode(scene: Scene) -> bool:
     That path ignores actualSeqLengths, queryPaddingSize, sparseMode and both tokens
     (v5.actual_seq_len.cross.legacy_decode_q_ignored_a2, v5.sparse_semantics.cross.legacy_decode_ignores).
     """
-    return (
-        not scene.is_950
-        and scene.single_token
-        and scene.layout_name in PLAIN_LAYOUTS
-        and not scene.rope_on
-        and scene.Q_D == scene.V_D
-    )
+    return not scene.is_950 and scene.single_token and scene.layout_name in PLAIN_LAYOUTS and not scene.rope_on and scene.Q_D == scene.V_D
 
 
 def query_lengths(scene: Scene, legacy: bool) -> tuple[int, ...]:

@@ -47,9 +47,7 @@ def side_of(problem: Problem, name: str) -> Side:
         scale, offset = f"{name}AntiquantScale", f"{name}AntiquantOffset"
         mode = scene.antiquant_modes[0 if name == "key" else 1]
         return _side(problem, mode, scale, offset, None)
-    return _side(
-        problem, scene.case.attrs.antiquantMode, "antiquantScale", "antiquantOffset", 0 if name == "key" else 1
-    )
+    return _side(problem, scene.case.attrs.antiquantMode, "antiquantScale", "antiquantOffset", 0 if name == "key" else 1)
 
 
 def _side(problem: Problem, mode: int, scale: str, offset: str, row: Optional[int]) -> Side:

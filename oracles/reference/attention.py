@@ -65,9 +65,7 @@ def blocks_of(shape: tuple[int, int, int, int, int], mask: Optional[RowMask], wh
     return found
 
 
-def scores_of(
-    q: F64, k: F64, block: Block, mask: Optional[RowMask], bias: Optional[RowBias], group: int
-) -> tuple[F64, Optional[Bool]]:
+def scores_of(q: F64, k: F64, block: Block, mask: Optional[RowMask], bias: Optional[RowBias], group: int) -> tuple[F64, Optional[Bool]]:
     """Scores of a block, biased and with -inf where masked: (batches, KV_N, G, rows, columns); and the mask."""
     qb = q[block.batch, block.head, :, block.begin : block.end]
     kb = k[block.batch, block.head, block.first : block.last]
@@ -88,14 +86,15 @@ def scores_of(
     return s, hidden
 
 
-def softmax_rows(s: F64, sink: Optional[F64]) -> tuple[F64, F64, Optional[Bool]]:
+def softmax_rows(s: F64, sink: Optional[F64], *, gaps: bool = True) -> tuple[F64, F64, Optional[Bool]]:
     """Turn scores into exp(score - maximum) in place; the row maximum, the row sum and the dead rows.
 
-    ``sink`` (KV_N, G) joins maximum and sum. The maximum of a dead row is 0, its sum 0 without the sink.
+    ``sink`` (KV_N, G) joins maximum and sum. The maximum of a dead row is 0, its sum 0 without the sink. ``gaps``: whether
+    columns may be masked at all.
     """
     m = s.max(axis=-1, keepdims=True) if s.shape[-1] else np.full((*s.shape[:-1], 1), -np.inf)
     dead: Optional[Bool] = None
-    if m.size and not np.isfinite(m.min()):
+    if (gaps or not s.shape[-1]) and m.size and not np.isfinite(m.min()):
         dead = np.isneginf(m)
         m[dead] = 0.0
         if not dead.any():
@@ -132,12 +131,10 @@ def attend(q: F64, k: F64, v: F64, mask: Optional[RowMask], bias: Optional[RowBi
     return Rows(out, lse, dead)
 
 
-def _piece(
-    q: F64, k: F64, v: F64, block: Block, mask: Optional[RowMask], bias: Optional[RowBias], sink: Optional[F64]
-) -> Rows:
+def _piece(q: F64, k: F64, v: F64, block: Block, mask: Optional[RowMask], bias: Optional[RowBias], sink: Optional[F64]) -> Rows:
     s, _ = scores_of(q, k, block, mask, bias, q.shape[2])
     b, h, g, rows, columns = s.shape
-    m, total, dead = softmax_rows(s, sink)
+    m, total, dead = softmax_rows(s, sink, gaps=mask is not None or bias is not None)
     vb = v[block.batch, block.head, block.first : block.last]
     out: F64 = np.matmul(s.reshape(b, h, g * rows, columns), vb).reshape(b, h, g, rows, vb.shape[3])
     if dead is not None:

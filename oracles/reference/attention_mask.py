@@ -163,9 +163,7 @@ def _triangle() -> Stored:
     return _triangle_cache[0]
 
 
-def row_mask(
-    rule: Masking, *, first: int, count: int, rows: int, total: int, q_begin: int, k_begin: int
-) -> Optional[RowMask]:
+def row_mask(rule: Masking, *, first: int, count: int, rows: int, total: int, q_begin: int, k_begin: int) -> Optional[RowMask]:
     """The masking of batches [first, first + count) of ``rows`` rows and ``total`` columns; None when nothing is
     masked.
 
@@ -184,7 +182,5 @@ def row_mask(
         part = rule.tensor if rule.tensor.shape[0] == 1 else rule.tensor[first : first + count]
         tensor = part[:, q_begin : q_begin + rows, k_begin : k_begin + total]
         if tensor.shape[1:] != (rows, total):
-            raise ReferenceError(
-                f"attenMask of {rule.tensor.shape[1:]} is smaller than {rows} rows and {total} columns"
-            )
+            raise ReferenceError(f"attenMask of {rule.tensor.shape[1:]} is smaller than {rows} rows and {total} columns")
     return RowMask(low, high, tensor, rule.mode == 0)

@@ -161,9 +161,7 @@ def _piece(
         # Rounding errors of one sign in all columns, and four deviations of independent ones; never more than the sum.
         flags = kept.astype(np.float64).reshape(flat)
         whole = np.matmul(flags, ab).reshape(out.shape)
-        common = np.abs(np.matmul(flags, vb)).reshape(out.shape) + 4 * np.sqrt(np.matmul(flags, ab * ab)).reshape(
-            out.shape
-        )
+        common = np.abs(np.matmul(flags, vb)).reshape(out.shape) + 4 * np.sqrt(np.matmul(flags, ab * ab)).reshape(out.shape)
         bound += precision.p_step * np.minimum(whole, common) / total
     bound += (count + EXP + precision.total) * out
     if precision.tiny > 2.0**-100:

@@ -44,9 +44,7 @@ class Canvas:
         packed = p.scene.packed
         shape = (p.Q_N, p.rows) if packed else (p.B, p.Q_N, p.rows)
         self.state: NDArray[np.int8] = np.full(shape, PADDED, np.int8)
-        self.lse: F64 = np.full(
-            lse_shape(p.layout, B=p.B, N=p.Q_N, S=p.rows, T=p.rows) if self.lse_on else (0,), np.inf
-        )
+        self.lse: F64 = np.full(lse_shape(p.layout, B=p.B, N=p.Q_N, S=p.rows, T=p.rows) if self.lse_on else (0,), np.inf)
         self.lse_rows: F64 = self.lse_rows_of(self.lse) if self.lse_on else self.lse
         self.reasons: dict[str, int] = {}
         self.compare_out: Bool = np.ones(self.out.shape, np.bool_)
@@ -82,9 +80,7 @@ class Canvas:
     def put(self, run: Run, out: F64, lse: F64, dead: Optional[Bool]) -> None:
         """Write the result of a run: ``out`` (batches, KV_N, G, rows, V_D), the others without the last axis."""
         shape = (run.count, -1, run.rows)
-        self.window(self.out_rows, run)[...] = out.reshape(
-            run.count, out.shape[1] * out.shape[2], run.rows, out.shape[4]
-        )
+        self.window(self.out_rows, run)[...] = out.reshape(run.count, out.shape[1] * out.shape[2], run.rows, out.shape[4])
         if self.lse_on:
             self.window(self.lse_rows, run)[...] = lse.reshape(shape)
         self.window(self.state, run)[...] = COMPUTED if dead is None else np.where(dead.reshape(shape), DEAD, COMPUTED)
@@ -142,9 +138,7 @@ class Canvas:
         self.rows_of(numbers)[...] = values
         self.alternatives.setdefault("attentionOut", []).append(Alternative(marks, why, numbers))
 
-    def allow_lse(
-        self, where: Bool, why: str, *, low: float = np.nan, high: float = np.nan, values: Optional[F64] = None
-    ) -> None:
+    def allow_lse(self, where: Bool, why: str, *, low: float = np.nan, high: float = np.nan, values: Optional[F64] = None) -> None:
         """Let the lse of rows be any number in [low, high], or one of ``values`` (in the shape of ``state``)."""
         if not self.lse_on or not where.any():
             return

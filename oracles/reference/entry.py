@@ -50,11 +50,12 @@ def reference(case: Case, tensors: Any, *, scene: Optional[Scene] = None, form: 
     try:
         if scene.empty_case:
             return _empty(scene, form)
-        problem = problem_of(scene, cast(Tensors, tensors))
-        operands = operands_of(problem)
-        if form == "auto":
-            form = "stagewise" if isinstance(operands, TiledOperands) else "ideal"
-        return _expected(problem, operands, form)
+        with np.errstate(all="ignore"):  # inf and NaN among the inputs are noticed, not warned about
+            problem = problem_of(scene, cast(Tensors, tensors))
+            operands = operands_of(problem)
+            if form == "auto":
+                form = "stagewise" if isinstance(operands, TiledOperands) else "ideal"
+            return _expected(problem, operands, form)
     except ReferenceError:
         raise
     except _FAULTS as error:
@@ -178,10 +179,11 @@ def _finish(canvas: Canvas, form: str) -> F64:
             canvas.exclude_all("inf or NaN among the inputs")
     elif form == "stagewise":
         canvas.out[...] = _round_to(canvas.problem.scene.out_dtype, canvas.out)
-    after_all(canvas)
+    after_all(canvas, post.offset if post is not None and post.has_offset else None)
     return plain
 
 
+@np.errstate(all="ignore")
 def _again(problem: Problem, operands: Operands, form: str) -> dict[str, F64]:
     """The outputs of a case once more, under another arithmetic."""
     canvas = Canvas(problem)
@@ -224,6 +226,7 @@ def _round_to(dtype: Optional[str], numbers: F64) -> F64:
     return np.asarray(decode(dtype, encode(dtype, numbers)), dtype=np.float64)
 
 
+@np.errstate(all="ignore")
 def _limits(problem: Problem, operands: Operands, precision: Precision, plain: F64) -> Limits:
     """Bounds of all runs in output layout; ``plain`` is attentionOut before post-quantisation."""
     usual, worst = Canvas(problem), Canvas(problem)

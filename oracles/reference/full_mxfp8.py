@@ -99,10 +99,7 @@ class Mxfp8Operands(TiledOperands):
         stored = p.stored("valueAntiquantScale")
         pairs = -(-run.cols // 64)
         if not self.scene.paged:
-            found = [
-                stored[self.v_offsets[b] : self.v_offsets[b] + pairs, run.heads]
-                for b in range(run.first, run.first + run.count)
-            ]
+            found = [stored[self.v_offsets[b] : self.v_offsets[b] + pairs, run.heads] for b in range(run.first, run.first + run.count)]
             got = np.stack(found)  # (count, pairs, N, D, 2)
         else:
             ids = self.ids(run, p.stored("key"))

@@ -88,10 +88,7 @@ class PerTensorOperands(TiledOperands):
 
     def product(self, stage: Stage, tile: Tile, p: F32, share: F32) -> F32:
         """Exponentials in 8 bits times value codes times deqScale2; INT8 keeps later tiles in FLOAT16."""
-        u = (
-            dot(self._quantised(p), stage.v[:, :, tile.first : tile.last], transpose=False).astype(np.float32)
-            * self.deq2
-        )
+        u = dot(self._quantised(p), stage.v[:, :, tile.first : tile.last], transpose=False).astype(np.float32) * self.deq2
         if self.integer and tile.first:
             u = np.clip(u, -HALF_MAX, HALF_MAX).astype(np.float16).astype(np.float32)
         return u

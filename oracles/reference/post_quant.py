@@ -124,7 +124,5 @@ def bound_after(post: PostQuant, out: F64, bound: F64) -> F64:
     step = 2.0**-11 if post.dtype == "INT8" else 2.0**-23
     product = np.abs(out * post.scale)
     return np.asarray(
-        bound * np.abs(post.scale)
-        + 4 * step * product
-        + step * (np.abs(post.offset) + np.abs(product + np.abs(post.offset)))
+        bound * np.abs(post.scale) + 4 * step * product + step * (np.abs(post.offset) + np.abs(product + np.abs(post.offset)))
     )

@@ -195,9 +195,7 @@ def problem_of(scene: Scene, tensors: Tensors) -> Problem:
     work = scene.Q_N * (D + V_D) * sum(q * (k + prefix) for q, k in zip(q_lens, kv_lens))
     size = scene.Q_N * (rows or 0) * max(1, V_D) * (1 if scene.packed else len(q_lens))
     if work > MAX_WORK or size > MAX_ELEMENTS:
-        raise ReferenceError(
-            f"{work} multiply-adds and {size} output elements are over the limits {MAX_WORK} and {MAX_ELEMENTS}"
-        )
+        raise ReferenceError(f"{work} multiply-adds and {size} output elements are over the limits {MAX_WORK} and {MAX_ELEMENTS}")
     sink = None
     if scene.sink_on:
         found = tensors.get("learnableSink")

@@ -87,9 +87,7 @@ def bias_of(scene: Scene, tensors: Tensors, legacy: bool) -> Optional[Bias]:
         if stored.shape != (scene.Q_N,):
             raise ReferenceError(f"slopes of shape {stored.shape} for {scene.Q_N} heads")
         starts = [lens[0] if lens else 0 for lens in (scene.inputs.qStartIdx, scene.inputs.kvStartIdx)]
-        return Bias(
-            slopes=np.asarray(decode(dtype, stored), dtype=np.float64), root=kind == 3, shift=starts[1] - starts[0]
-        )
+        return Bias(slopes=np.asarray(decode(dtype, stored), dtype=np.float64), root=kind == 3, shift=starts[1] - starts[0])
     if kind not in (0, 2, 3):
         raise ReferenceError(f"pseType {kind} is not computed")
     if stored.ndim != 4 or stored.shape[0] not in (1, scene.B) or stored.shape[1] != scene.Q_N:

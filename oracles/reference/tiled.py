@@ -104,14 +104,10 @@ class TiledOperands(Operands):
         dead: Bool = np.zeros((b, h, g, rows), np.bool_)
         for begin in range(0, rows, size):
             end = min(begin + size, rows)
-            out[:, :, :, begin:end], lse[:, :, :, begin:end], dead[:, :, :, begin:end] = self._rows(
-                stage, mask, bias, begin, end
-            )
+            out[:, :, :, begin:end], lse[:, :, :, begin:end], dead[:, :, :, begin:end] = self._rows(stage, mask, bias, begin, end)
         return Rows(out, lse, dead if dead.any() else None)
 
-    def _rows(
-        self, stage: Stage, mask: Optional[RowMask], bias: Optional[RowBias], begin: int, end: int
-    ) -> tuple[F64, F64, Bool]:
+    def _rows(self, stage: Stage, mask: Optional[RowMask], bias: Optional[RowBias], begin: int, end: int) -> tuple[F64, F64, Bool]:
         q = stage.q[:, :, :, begin:end]
         b, h, g, rows, _ = q.shape
         columns, step = stage.k.shape[2], self.tile_size(stage)

@@ -34,9 +34,7 @@ def row_correction(problem: Problem) -> bool:
     return bool(problem.scene.inner_precise & 2)
 
 
-def after_run(
-    canvas: Canvas, run: Run, mask: Optional[RowMask], dead: Optional[Bool], value: F64, biased_away: bool
-) -> None:
+def after_run(canvas: Canvas, run: Run, mask: Optional[RowMask], dead: Optional[Bool], value: F64, biased_away: bool) -> None:
     """Apply the rules about rows of one run: disputed rows of mode 0, fully masked rows.
 
     ``dead`` (batches, KV_N, G, rows) marks fully masked rows, ``biased_away`` says that a bias of -inf may be the
@@ -61,7 +59,7 @@ def after_run(
             canvas.allow_lse(marked, "marker of a fully masked row", low=-np.inf, high=A2_MARKER)
     if p.scene.is_950:
         canvas.allow_lse(marked, "marker of a fully masked row when keys are split", low=FINITE_LOWEST, high=-3.3e38)
-    if p.scene.quant_kind == "antiquant" and p.scene.single_token and row_correction(p):
+    if p.scene.quant_kind == "antiquant" and p.scene.single_token and row_correction(p) and not p.scene.post_quant_on:
         mean = value.mean(axis=2)  # (batches, KV_N, V_D)
         spread = np.zeros(canvas.out_rows.shape)
         canvas.window(spread, run)[...] = np.repeat(mean, p.G, axis=1)[:, :, None]
@@ -92,8 +90,11 @@ def mark_no_keys(canvas: Canvas) -> None:
             canvas.batch_rows(canvas.state, b)[...] = NO_KEYS
 
 
-def after_all(canvas: Canvas) -> None:
-    """Apply the rules about whole rows and batches, and about inputs for which nothing is defined."""
+def after_all(canvas: Canvas, offset: Optional[F64]) -> None:
+    """Apply the rules about whole rows and batches, and about inputs for which nothing is defined.
+
+    ``offset`` is that of post-quantisation, None without one.
+    """
     p, scene = canvas.problem, canvas.problem.scene
     if p.masking.undefined:
         canvas.exclude_all(p.masking.undefined)
@@ -108,16 +109,14 @@ def after_all(canvas: Canvas) -> None:
     if p.legacy:
         canvas.allow_lse(canvas.state != COMPUTED, LEGACY_LSE, low=-np.inf, high=A2_MARKER)
     elif scene.packed and not scene.is_950:
-        canvas.allow_lse(
-            canvas.state == NO_KEYS, "lse of a sequence without keys on A2 and A3", low=-np.inf, high=-np.inf
-        )
+        canvas.allow_lse(canvas.state == NO_KEYS, "lse of a sequence without keys on A2 and A3", low=-np.inf, high=-np.inf)
     if p.prefix and 0 in p.kv_lens:
-        _prefix_alone(canvas)
+        _prefix_alone(canvas, offset)
     if any(p.overflown(b) for b in range(p.B) if p.q_lens[b]):
         _overflown(canvas)
 
 
-def _prefix_alone(canvas: Canvas) -> None:
+def _prefix_alone(canvas: Canvas, offset: Optional[F64]) -> None:
     """A batch without own keys behind a shared prefix: computed over the prefix, or 0 and +inf (corrections 1)."""
     p = canvas.problem
     where = np.zeros(canvas.state.shape, np.bool_)
@@ -125,6 +124,8 @@ def _prefix_alone(canvas: Canvas) -> None:
         if p.kv_lens[b] == 0:
             canvas.batch_rows(where, b)[...] = True
     canvas.allow_out(where, np.zeros(1), "batch without own keys behind a prefix")
+    if offset is not None:
+        canvas.allow_out(where, offset, "batch without own keys behind a prefix")
     canvas.allow_lse(where, "batch without own keys behind a prefix", low=np.inf, high=np.inf)
 
 

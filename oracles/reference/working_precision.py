@@ -69,9 +69,7 @@ def precision_of(problem: Problem, operands: Operands) -> Precision:
         found = _eight_bits("FLOAT8_E4M3FN", max(operands.p_scale, 1e-30) / 2, unit, floor, hybrid=False)
         return replace(found, score=HALF) if isinstance(operands, Fp8Operands) and operands.half_scores else found
     fast = scene.inner_precise & 1 and scene.q_dtype == "FLOAT16" and scene.inputs.pseShift is None
-    return _floats(
-        scene.q_dtype or "", out.name, bool(fast), bool(fast and not scene.is_950 and scene.quant_kind == "none")
-    )
+    return _floats(scene.q_dtype or "", out.name, bool(fast), bool(fast and not scene.is_950 and scene.quant_kind == "none"))
 
 
 @lru_cache(maxsize=64)
@@ -82,9 +80,7 @@ def _floats(query: str, output: str, fast: bool, half: bool) -> Precision:
     reach = FP16_MAX if fast else np.inf
     if half:
         # High performance: scores, exponentials and sums in FLOAT16; which steps exactly is not documented.
-        return Precision(
-            2 * p, out.epsilon / 2, out.min_subnormal, tiny=2 * tiny, score=HALF, sums=HALF, range=reach, usual=False
-        )
+        return Precision(2 * p, out.epsilon / 2, out.min_subnormal, tiny=2 * tiny, score=HALF, sums=HALF, range=reach, usual=False)
     return Precision(p, out.epsilon / 2, out.min_subnormal, tiny=tiny, range=reach)
 
 

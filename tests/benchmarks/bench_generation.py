@@ -48,6 +48,14 @@ class CountingSource(SeededSource):
         self.draws += len(table.totals) > 1
         return super().pick(table)
 
+    def path(self, node: Any) -> list[str]:
+        words = []
+        while node.options:
+            i = self.pick(node)
+            words.append(node.options[i])
+            node = node.next[i]
+        return words
+
     def chance(self, percent: int) -> bool:
         self.draws += 1
         return super().chance(percent)

@@ -1,4 +1,5 @@
-"""A campaign in a process of its own, for tests that signal it: a plan as JSON on the command line, one line a finding on stdout."""
+"""A campaign in a process of its own, for tests that signal it: a plan as JSON on the command line, one line a finding
+on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whole campaigns in bad company: crashes, interrupts, full disks, a killed parent, two at once. Nothing found is lost."""
+"""Whole campaigns in bad company: crashes, interrupts, full disks, a killed parent, two at once. Nothing found is
+lost."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def kept(events: list[Event]) -> list[FindingKept]:
     ("wrong-shape", "F103", ""), ("lost", "F303", "lost"),
 ])
 def test_a_fault_ends_as_one_small_entry(tmp_path: Path, name: str, code: str, error: str) -> None:
-    plan = plan_for(name, tmp_path, max_cases=25)
+    plan = plan_for(name, tmp_path, max_cases=25, memory_limit=192 << 20)
     events = list(run_campaign(plan))
     found = kept(events)
     assert len({k.entry.id for k in found}) == 1
@@ -80,9 +81,9 @@ def test_a_crash_that_does_not_come_again_is_flaky(tmp_path: Path, monkeypatch: 
 def test_repeated_deaths_do_not_eat_the_run(tmp_path: Path) -> None:
     events = list(run_campaign(plan_for("abort", tmp_path, max_time=25.0, max_cases=None)))
     cases = [e for e in events if isinstance(e, CaseDone)]
-    skipped = [e for e in cases if e.verdict.status == "skipped"]
-    assert all("known crash" in e.verdict.text for e in skipped)
-    assert sum(e.verdict.status == "pass" for e in cases) > 50
+    assert len(kept(events)) == 1
+    assert all("known crash" in e.verdict.text for e in cases if e.verdict.status == "skipped")
+    assert sum(e.verdict.status == "pass" for e in cases) >= 10
 
 
 def test_no_worker_is_left_when_the_consumer_goes_away(tmp_path: Path) -> None:

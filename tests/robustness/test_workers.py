@@ -1,4 +1,5 @@
-"""Workers that die, hang, flood, eat memory and send nonsense: the blame falls on the right case, and the others go on."""
+"""Workers that die, hang, flood, eat memory and send nonsense: the blame falls on the right case, and the others go
+on."""
 
 from __future__ import annotations
 

@@ -47,9 +47,25 @@ def spec(array: np.ndarray, dtype: str, shape: Any = None) -> dict[str, Any]:
 
 
 def call(
-    layout: str, q: np.ndarray, k: Any, v: Any, *, dtype: str = "FLOAT16", kv: Optional[str] = None, out: Optional[str] = None,
-    lse: bool = True, scale: float = 1.0, product: str = "950", api: str = "v5", tensors: Any = None, dtypes: Any = None,
-    lists: Any = None, kv_n: Optional[int] = None, stored_kv: bool = False, out_d: Optional[int] = None, **attrs: Any,
+    layout: str,
+    q: np.ndarray,
+    k: Any,
+    v: Any,
+    *,
+    dtype: str = "FLOAT16",
+    kv: Optional[str] = None,
+    out: Optional[str] = None,
+    lse: bool = True,
+    scale: float = 1.0,
+    product: str = "950",
+    api: str = "v5",
+    tensors: Any = None,
+    dtypes: Any = None,
+    lists: Any = None,
+    kv_n: Optional[int] = None,
+    stored_kv: bool = False,
+    out_d: Optional[int] = None,
+    **attrs: Any,
 ) -> tuple[Case, dict[str, Any]]:
     """A case and its tensors.
 
@@ -71,7 +87,9 @@ def call(
     kinds = {"query": dtype, **(dtypes or {})}
     for name, numbers in (tensors or {}).items():
         stored = numbers.dtype != np.float64
-        kinds.setdefault(name, {"bool": "BOOL", "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "int64": "INT64"}.get(str(numbers.dtype), "FLOAT16"))
+        kinds.setdefault(
+            name, {"bool": "BOOL", "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "int64": "INT64"}.get(str(numbers.dtype), "FLOAT16")
+        )
         found[name] = numbers if stored else encode(kinds[name], numbers)
     inputs: dict[str, Any] = {"query": spec(found["query"], dtype), **(lists or {})}
     for name in ("key", "value"):
@@ -83,13 +101,27 @@ def call(
     shape = (heads, rows, width) if packed else (q.shape[0], heads, rows, width)
     result = placed(np.zeros(shape), axes.output).shape
     lse_shape = (rows, heads, 1) if packed else (q.shape[0], heads, rows, 1)
-    case = case_from_dict({
-        "fiafuzz": 1, "api": api, "product": product, "inputs": inputs,
-        "attrs": {"numHeads": heads, "numKeyValueHeads": kv_n, "inputLayout": layout, "scaleValue": scale, "softmaxLseFlag": lse,
-                  "innerPrecise": 0, **attrs},
-        "outputs": {"attentionOut": {"shape": list(result), "dtype": out or dtype},
-                    "softmaxLse": {"shape": list(lse_shape), "dtype": "FLOAT32"} if lse else None},
-    })
+    case = case_from_dict(
+        {
+            "fiafuzz": 1,
+            "api": api,
+            "product": product,
+            "inputs": inputs,
+            "attrs": {
+                "numHeads": heads,
+                "numKeyValueHeads": kv_n,
+                "inputLayout": layout,
+                "scaleValue": scale,
+                "softmaxLseFlag": lse,
+                "innerPrecise": 0,
+                **attrs,
+            },
+            "outputs": {
+                "attentionOut": {"shape": list(result), "dtype": out or dtype},
+                "softmaxLse": {"shape": list(lse_shape), "dtype": "FLOAT32"} if lse else None,
+            },
+        }
+    )
     return case, found
 
 
@@ -110,7 +142,12 @@ def exact_row(scores: list[int], values: list[list[Any]]) -> tuple[list[Fraction
 
 
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, keep: Optional[Keep] = None, add: Optional[Add] = None,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    scale: float,
+    keep: Optional[Keep] = None,
+    add: Optional[Add] = None,
     sink: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Attention element by element, (B, N, S, D) each. ``keep(b, n, i, j)`` and ``add(b, n, i, j)`` by query head.

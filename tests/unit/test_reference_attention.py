@@ -148,8 +148,17 @@ def test_paged_caches_hold_what_the_table_says(kind, layout):
     if layout == "TND":
         lists["actualSeqLengths"] = [2, 4, 6]
     case, tensors = call(
-        layout, given, encode("FLOAT16", cache_of(rows, kind)), encode("FLOAT16", cache_of(values, kind)), stored_kv=True, kv_n=2,
-        out_d=d, scale=SCALE, blockSize=size, tensors={"blockTable": table}, lists=lists,
+        layout,
+        given,
+        encode("FLOAT16", cache_of(rows, kind)),
+        encode("FLOAT16", cache_of(values, kind)),
+        stored_kv=True,
+        kv_n=2,
+        out_d=d,
+        scale=SCALE,
+        blockSize=size,
+        tensors={"blockTable": table},
+        lists=lists,
     )
     expected = reference(case, tensors)
     got = plain_order(expected.outputs["attentionOut"], LAYOUTS[layout].output, 4)

@@ -89,7 +89,9 @@ def test_sink_joins_the_sum_only():
 
 def test_sink_of_a_hand_worked_row():
     """Two zero scores and a sink of ln 2: weights 1/4 each, the sink takes the other half and gives nothing."""
-    case, tensors = call("BNSD", np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[4.0], [8.0]]]]), tensors={"learnableSink": np.array([LN2])})
+    case, tensors = call(
+        "BNSD", np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[4.0], [8.0]]]]), tensors={"learnableSink": np.array([LN2])}
+    )
     expected = reference(case, tensors)
     assert expected.outputs["attentionOut"].item() == pytest.approx(3.0, abs=1e-3)
     assert expected.outputs["softmaxLse"].item() == pytest.approx(math.log(4), abs=1e-3)
@@ -112,7 +114,14 @@ def test_left_padding_of_query_and_key():
     q_lens, kv_lens, q_pad, k_pad = [3, 4], [5, 2], 2, 1
     mask = np.random.default_rng(3).random((2, 6, 7)) < 0.3
     case, tensors = call(
-        "BNSD", q, k, v, scale=SCALE, sparseMode=1, innerPrecise=2, lists={"actualSeqLengths": q_lens, "actualSeqLengthsKv": kv_lens},
+        "BNSD",
+        q,
+        k,
+        v,
+        scale=SCALE,
+        sparseMode=1,
+        innerPrecise=2,
+        lists={"actualSeqLengths": q_lens, "actualSeqLengthsKv": kv_lens},
         tensors={"queryPaddingSize": np.array([q_pad]), "kvPaddingSize": np.array([k_pad]), "attenMask": mask},
     )
 
@@ -130,7 +139,15 @@ def test_left_padding_of_query_and_key():
 def test_left_padding_with_a_diagonal_counts_from_the_first_valid_row(mode):
     q, k, v = trio(27, (1, 1, 5, 2), (1, 1, 6, 2))
     case, tensors = call(
-        "BNSD", q, k, v, scale=SCALE, sparseMode=mode, preTokens=1, nextTokens=0, lists={"actualSeqLengths": [3], "actualSeqLengthsKv": [4]},
+        "BNSD",
+        q,
+        k,
+        v,
+        scale=SCALE,
+        sparseMode=mode,
+        preTokens=1,
+        nextTokens=0,
+        lists={"actualSeqLengths": [3], "actualSeqLengthsKv": [4]},
         tensors={"queryPaddingSize": np.array([1]), "kvPaddingSize": np.array([1]), "attenMask": TRIANGLE},
     )
 
@@ -145,8 +162,17 @@ def test_left_padding_with_a_diagonal_counts_from_the_first_valid_row(mode):
 def test_negative_padding_counts_as_zero():
     q, k, v = trio(28, (1, 1, 4, 2), (1, 1, 4, 2))
     want = [
-        reference(*call("BNSD", q, k, v, scale=SCALE, lists={"actualSeqLengths": [2], "actualSeqLengthsKv": [3]},
-                        tensors={"queryPaddingSize": np.array([p]), "kvPaddingSize": np.array([p])})).outputs["attentionOut"]
+        reference(
+            *call(
+                "BNSD",
+                q,
+                k,
+                v,
+                scale=SCALE,
+                lists={"actualSeqLengths": [2], "actualSeqLengthsKv": [3]},
+                tensors={"queryPaddingSize": np.array([p]), "kvPaddingSize": np.array([p])},
+            )
+        ).outputs["attentionOut"]
         for p in (0, -5)
     ]
     assert (want[0] == want[1]).all() and not want[0][0, 0, :2].any() and want[0][0, 0, 2:].any()
@@ -154,8 +180,15 @@ def test_negative_padding_counts_as_zero():
 
 def test_padding_without_room_empties_its_batch_and_either_answer_of_the_others_is_allowed():
     q, k, v = trio(29, (2, 1, 4, 2), (2, 1, 4, 2))
-    case, tensors = call("BNSD", q, k, v, scale=SCALE, lists={"actualSeqLengths": [4, 3], "actualSeqLengthsKv": [4, 4]},
-                         tensors={"queryPaddingSize": np.array([1])})
+    case, tensors = call(
+        "BNSD",
+        q,
+        k,
+        v,
+        scale=SCALE,
+        lists={"actualSeqLengths": [4, 3], "actualSeqLengthsKv": [4, 4]},
+        tensors={"queryPaddingSize": np.array([1])},
+    )
     expected = reference(case, tensors)
     assert not expected.outputs["attentionOut"].any() and not expected.compare["softmaxLse"].any()
     (allowed,) = expected.alternatives["attentionOut"]
@@ -177,7 +210,12 @@ def test_shared_prefix_stands_before_the_keys_of_every_batch(layout, given):
     kv_lens = [4, 2]
     axes = LAYOUTS[layout]
     case, tensors = call(
-        layout, q, k, v, scale=SCALE, sparseMode=3,
+        layout,
+        q,
+        k,
+        v,
+        scale=SCALE,
+        sparseMode=3,
         tensors={"keySharedPrefix": placed(pk, axes.inputs), "valueSharedPrefix": placed(pv, axes.inputs), "attenMask": TRIANGLE},
         lists={"actualSeqLengthsKv": kv_lens, **({} if given is None else {"actualSharedPrefixLen": [given]})},
     )
@@ -197,7 +235,9 @@ def test_shared_prefix_stands_before_the_keys_of_every_batch(layout, given):
 def test_prefix_alone_may_be_computed_or_empty():
     q, k, v = trio(31, (1, 1, 2, 2), (1, 1, 3, 2))
     pk, pv = whole(np.random.default_rng(6), 1, 1, 2, 2), whole(np.random.default_rng(7), 1, 1, 2, 2)
-    case, tensors = call("BNSD", q, k, v, scale=SCALE, tensors={"keySharedPrefix": pk, "valueSharedPrefix": pv}, lists={"actualSeqLengthsKv": [0]})
+    case, tensors = call(
+        "BNSD", q, k, v, scale=SCALE, tensors={"keySharedPrefix": pk, "valueSharedPrefix": pv}, lists={"actualSeqLengthsKv": [0]}
+    )
     expected = reference(case, tensors)
     assert same(expected.outputs["attentionOut"], attention(q, pk, pv, SCALE)[0])
     assert all(a.where.all() for name in expected.outputs for a in expected.alternatives[name])

@@ -39,7 +39,15 @@ def test_compressed_modes_follow_the_formulas_per_batch(mode, q_lens, kv_lens, p
     rng = np.random.default_rng(11)
     q, k, v = whole(rng, 2, 2, 5, 2), whole(rng, 2, 1, 6, 2), whole(rng, 2, 1, 6, 2)
     case, tensors = call(
-        "BNSD", q, k, v, scale=SCALE, sparseMode=mode, preTokens=pre, nextTokens=following, tensors={"attenMask": TRIANGLE},
+        "BNSD",
+        q,
+        k,
+        v,
+        scale=SCALE,
+        sparseMode=mode,
+        preTokens=pre,
+        nextTokens=following,
+        tensors={"attenMask": TRIANGLE},
         lists={"actualSeqLengths": q_lens, "actualSeqLengthsKv": kv_lens},
     )
     expected = reference(case, tensors)
@@ -90,7 +98,14 @@ def test_mask_of_a_packed_call_counts_inside_each_sequence():
     mask = rng.random((2, 1, 3, 4)) < 0.5
     mask[..., 0] = False
     case, tensors = call(
-        "TND", q, k, v, scale=SCALE, sparseMode=1, tensors={"attenMask": mask}, lists={"actualSeqLengths": [3, 5], "actualSeqLengthsKv": [3, 7]}
+        "TND",
+        q,
+        k,
+        v,
+        scale=SCALE,
+        sparseMode=1,
+        tensors={"attenMask": mask},
+        lists={"actualSeqLengths": [3, 5], "actualSeqLengthsKv": [3, 7]},
     )
     got = reference(case, tensors).outputs["attentionOut"].transpose(1, 0, 2)
     first, _ = attention(q[None, :, :3], k[None, :, :3], v[None, :, :3], SCALE, keep=lambda b, n, i, j: not mask[0, 0, i, j])

@@ -8,8 +8,8 @@ from hypothesis import find, given, settings
 from fiafuzz.model.case import Case
 from fiafuzz.model.factors import factors_of
 from fiafuzz.model.scene import Scene
-from strategies.cases import build_valid, pairwise_cases, valid_cases
-from strategies.plan import Infeasible
+from strategies.cases import build_valid, generate, pairwise_cases, valid_cases
+from strategies.plan import Infeasible, disputed_words
 from strategies.source import SeededSource
 
 
@@ -67,3 +67,14 @@ def test_pairwise_calls_are_valid_calls_of_their_plans() -> None:
 
 def test_build_valid_is_the_generators_one_door() -> None:
     assert Scene(build_valid(SeededSource(1), "a3-v3")).product == "a3"
+
+
+def test_disputed_ground_has_words_of_its_own() -> None:
+    """Beside broken rules of one side: calls that break none but have a word that one side alone accepts."""
+    words = disputed_words("950-v5")
+    assert {("pse", "alibi2"), ("kv_lengths", "one"), ("scenario", "full_mxfp8")} <= set(words)
+    own = [g for g in generate("950-v5", "disputed", 4 * len(words), 1) if g.rule is None]
+    met = [factors_of(Scene(g.case)) for g in own]
+    assert len(own) == 2 * len(words) and {g.mode for g in own} == {"disputed"}
+    assert all(any(m[factor] == word for m in met) for factor, word in words)
+    assert disputed_words("950-v5-2026.08") == ()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..routes import NEWER_ROUTE, enforced_on
-from . import lengths, older
+from ..routes import NEWER_ROUTE, also_on, enforced_on
+from . import lengths, older, older_routes
 
-RULES = (*enforced_on(NEWER_ROUTE, lengths.RULES), *older.RULES)
+RULES = (
+    *enforced_on(NEWER_ROUTE, also_on(lengths.RULES, older_routes.ALSO)),
+    *also_on(older.RULES, older_routes.ALSO), *older_routes.RULES,
+)

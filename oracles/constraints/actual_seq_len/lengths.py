@@ -13,7 +13,7 @@ from typing import Optional
 from fiafuzz.model.scene import Scene
 
 from ..changes import Size, drop, entries, entry, held, put, where
-from ..documents import EVERY_BUT_A2A3_SOURCE, V5_DOCUMENTS
+from ..documents import ALL_PROFILES, V5_DOCUMENTS
 from ..facts import decode_mla, fast_tnd, legacy_decode, scene_fact
 from ..rule import ALL_950, Basis, Boundary, Break, Change, Level, Rule, Stage, Words, always
 
@@ -121,7 +121,7 @@ _PACKED_PLAIN: Words = {"layout": PACKED, "storage": "contiguous",
 
 RULES = (
     seq_rule(
-        1, "packed layouts are given actualSeqLengths", level=Level.EXISTENCE, profiles=EVERY_BUT_A2A3_SOURCE,
+        1, "packed layouts are given actualSeqLengths", level=Level.EXISTENCE, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.existence.q_tnd_required", "v5.actual_seq_len.single.empty_array_tnd",
                "v3.actual_seq_len.existence.tnd_both_required"),
         stage=Stage.PARSER, enforced_by="GetActualSeqLenQSize", when=lambda s: s.packed,
@@ -134,7 +134,7 @@ RULES = (
         note="Also for calls with empty tensors. The number of entries is the batch size.",
     ),
     seq_rule(
-        2, "packed layouts are given actualSeqLengthsKv", level=Level.EXISTENCE, profiles=EVERY_BUT_A2A3_SOURCE,
+        2, "packed layouts are given actualSeqLengthsKv", level=Level.EXISTENCE, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.existence.kv_tnd_required", "v3.actual_seq_len.existence.tnd_both_required"),
         enforced_by="CheckExistenceActualSeqLenKv", when=lambda s: s.packed and s.inputs.blockTable is None,
         requires=lambda s: s.inputs.actualSeqLengthsKv is not None,
@@ -142,7 +142,7 @@ RULES = (
     ),
     seq_rule(
         3, "actualSeqLengths has one entry or at least one for each batch", level=Level.SINGLE,
-        profiles=EVERY_BUT_A2A3_SOURCE,
+        profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.q_len_other", "v5.interface.single.actual_seq_lengths_type",
                "v3.actual_seq_len.consistency.qs_gt1_q_len_other_a2"),
         enforced_by="CheckActualSeqLenQDim", when=lambda s: not s.packed and s.B is not None and _query_counts(s),
@@ -158,7 +158,7 @@ RULES = (
     ),
     seq_rule(
         4, "actualSeqLengthsKv has one entry or at least one for each batch", level=Level.SINGLE,
-        profiles=EVERY_BUT_A2A3_SOURCE,
+        profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.kv_len_other", "v5.interface.single.actual_seq_lengths_type",
                "v3.actual_seq_len.consistency.qs_gt1_kv_len_other_a2",
                "v3.actual_seq_len.consistency.qs_eq1_kv_len_other_a2"),
@@ -187,7 +187,7 @@ RULES = (
     ),
     seq_rule(
         6, "packed layouts have as many key lengths as query lengths", level=Level.CONSISTENCY,
-        profiles=EVERY_BUT_A2A3_SOURCE,
+        profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.kv_len_tnd", "v5.actual_seq_len.cross.q_kv_same_batch_tnd",
                "v3.actual_seq_len.consistency.tnd_length_is_batch",
                "v3.actual_seq_len.consistency.tnd512_kv_per_batch"),
@@ -199,14 +199,14 @@ RULES = (
                       {**_PACKED_PLAIN, "mask": "none"})),
     ),
     seq_rule(
-        11, "cumulative query lengths do not decrease", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        11, "cumulative query lengths do not decrease", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.q_tnd_nondecreasing", "v3.actual_seq_len.consistency.tnd_cumulative"),
         enforced_by="CheckActualSeqLenQData", when=_packed_given, requires=lambda s: rising(query_lengths(s)),
         breaks=(Break("value", _qentries("actualSeqLengths", _drop_step), {**_PACKED_PLAIN, "mask": "none"}),),
         note="Equal neighbours are an empty sequence and allowed.",
     ),
     seq_rule(
-        12, "the last cumulative query length is T of query", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        12, "the last cumulative query length is T of query", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.q_tnd_last_is_t", "v3.actual_seq_len.consistency.tnd_last_equals_t"),
         enforced_by="CheckActualSeqLenQTNDLastData", when=lambda s: _packed_given(s) and s.T is not None,
         requires=lambda s: s.inputs.actualSeqLengths is not None and s.inputs.actualSeqLengths[-1] == s.T, limit="T",
@@ -215,7 +215,7 @@ RULES = (
                       {**_PACKED_PLAIN, "mask": "none"})),
     ),
     seq_rule(
-        13, "query lengths are at most S of query", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        13, "query lengths are at most S of query", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.q_other_max", "v3.actual_seq_len.consistency.qs_gt1_q_le_qs_a2"),
         enforced_by="CheckActualSeqLenQData",
         when=lambda s: not s.packed and s.Q_S is not None and s.Q_S >= 0 and _query_counts(s),
@@ -227,7 +227,7 @@ RULES = (
                              {"layout": BATCHED, "scenario": "gqa"}, limit="Q_S"),),
     ),
     seq_rule(
-        14, "query lengths are not negative", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        14, "query lengths are not negative", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.q_nonneg", "v3.actual_seq_len.single.qs_gt1_q_nonneg"),
         enforced_by="CheckActualSeqLenQData", when=lambda s: _query_counts(s) and not fast_tnd(s),
         requires=lambda s: _no_negative(query_lengths(s)), limit="0",
@@ -238,13 +238,13 @@ RULES = (
                              {"layout": BATCHED, "scenario": "gqa"}, limit="0"),),
     ),
     seq_rule(
-        15, "cumulative key lengths do not decrease", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        15, "cumulative key lengths do not decrease", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.kv_tnd_nondecreasing", "v3.actual_seq_len.consistency.tnd_cumulative"),
         enforced_by="CheckActualSeqLenKvData", when=_packed_keys, requires=lambda s: rising(key_lengths(s)),
         breaks=(Break("value", _kentries("actualSeqLengthsKv", _drop_step), {**_PACKED_PLAIN, "mask": "none"}),),
     ),
     seq_rule(
-        16, "the last cumulative key length is T of key", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        16, "the last cumulative key length is T of key", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.kv_tnd_last_is_t", "v3.actual_seq_len.consistency.tnd_last_equals_t"),
         enforced_by="CheckActualSeqLenKvTNDLastData", when=lambda s: _packed_keys(s) and s.KV_T is not None,
         requires=lambda s: s.inputs.actualSeqLengthsKv is not None and s.inputs.actualSeqLengthsKv[-1] == s.KV_T,
@@ -255,7 +255,7 @@ RULES = (
                       {**_PACKED_PLAIN, "mask": "none"})),
     ),
     seq_rule(
-        17, "key lengths are at most S of key", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        17, "key lengths are at most S of key", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.kv_other_max", "v3.actual_seq_len.consistency.qs_gt1_kv_le_kvs_a2",
                "v3.actual_seq_len.consistency.qs_eq1_kv_le_kvs_a2"),
         enforced_by="CheckActualSeqLenKvData",
@@ -270,7 +270,7 @@ RULES = (
              "their own.",
     ),
     seq_rule(
-        18, "key lengths are not negative", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        18, "key lengths are not negative", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.actual_seq_len.single.kv_nonneg", "v3.actual_seq_len.single.qs_gt1_kv_nonneg",
                "v3.actual_seq_len.single.qs_eq1_kv_nonneg"),
         enforced_by="CheckActualSeqLenKvData", when=lambda s: not fast_tnd(s),

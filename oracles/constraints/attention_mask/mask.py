@@ -12,7 +12,7 @@ from fiafuzz.model.layouts import MASK_COMPRESSED
 from fiafuzz.model.scene import Scene
 
 from ..changes import Size, cast, per_tensor, relabel, reshape, resize, stretch, where, widen
-from ..documents import ALL_DOCUMENTS, EVERY_BUT_A2A3_SOURCE, V5_DOCUMENTS, V5_LINE
+from ..documents import ALL_DOCUMENTS, ALL_PROFILES, V5_DOCUMENTS, V5_LINE
 from ..facts import antiquant_decode, fast_tnd, legacy_decode, older_route
 from ..interface.formats import RELABELLED
 from ..rule import (
@@ -133,7 +133,7 @@ def _between(s: Scene, _: int) -> Optional[int]:
 
 RULES = (
     mask_rule(
-        1, "the mask is BOOL, INT8 or UINT8", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        1, "the mask is BOOL, INT8 or UINT8", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.attention_mask.single.dtype", "v5.interface.consistency.mask_fp16_registered_but_rejected",
                "v3.attention_mask.single.table", "v3.interface.single.return_param_invalid"),
         enforced_by="CheckDtypeAndFormat", when=lambda s: s.mask_on and not fast_tnd(s),
@@ -259,7 +259,7 @@ RULES = (
     # ---- sparseMode 2, 3 and 4 --------------------------------------------------------------------
     mask_rule(
         21, "for sparseMode 2, 3 and 4 the mask is 2048 x 2048", level=Level.CONSISTENCY,
-        profiles=EVERY_BUT_A2A3_SOURCE,
+        profiles=ALL_PROFILES,
         cites=("v5.attention_mask.consistency.mode234_shape",
                "v3.attention_mask.consistency.shape_sparse_234_table",
                "v3.attention_mask.consistency.qs_gt1_sparse234_shape",

@@ -10,7 +10,7 @@ from fiafuzz.model.layouts import MASK_COMPRESSED
 from fiafuzz.model.scene import Scene
 
 from ..changes import drop, put, resize
-from ..documents import EVERY_BUT_A2A3_SOURCE, V5_LINE
+from ..documents import ALL_PROFILES, V5_LINE
 from ..facts import antiquant_decode, decode_mla, legacy_decode, unequal_d
 from ..quant.facts import full_intent
 from ..rule import ALL_950, DOC_A2A3, SRC_950, Basis, Boundary, Break, Change, Level, Words
@@ -69,7 +69,7 @@ _PACKED = ("TND", "TND_NTD")
 
 RULES = (
     mask_rule(
-        41, "sparseMode is 0, 1, 2, 3 or 4", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        41, "sparseMode is 0, 1, 2, 3 or 4", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.attention_mask.single.sparse_mode_range", "v5.interface.single.sparse_mode_values",
                "v5.sparse_semantics.single.allowed_values", "v3.attention_mask.single.sparse_5_8",
                "v3.attention_mask.single.qs_gt1_sparse_values"),
@@ -92,7 +92,7 @@ RULES = (
         breaks=(Break("value", put(sparseMode=TREE), {"q_s": ("2-16", "17+"), "scenario": ("gqa", "mla_decode")}),),
     ),
     mask_rule(
-        43, "sparseMode 1, 2, 3 and 4 need a mask", level=Level.EXISTENCE, profiles=EVERY_BUT_A2A3_SOURCE,
+        43, "sparseMode 1, 2, 3 and 4 need a mask", level=Level.EXISTENCE, profiles=ALL_PROFILES,
         cites=("v5.attention_mask.single.sparse_mode_needs_mask", "v5.sparse_semantics.existence.nonzero_needs_mask",
                "v5.attention_mask.cross.full_quant_int8_mla_other_multi_mask", "v5.quant.cross.mla_int8_qs_gt1_mask",
                "v3.attention_mask.existence.sparse1", "v3.attention_mask.existence.sparse2",
@@ -109,7 +109,7 @@ RULES = (
     ),
     mask_rule(
         44, "preTokens and nextTokens leave a band: their sum is not negative", level=Level.CONSISTENCY,
-        profiles=EVERY_BUT_A2A3_SOURCE,
+        profiles=ALL_PROFILES,
         cites=("v5.attention_mask.consistency.pre_next_tokens_order",
                "v5.interface.consistency.pre_plus_next_nonneg", "v5.sparse_semantics.consistency.token_order",
                "v3.attention_mask.consistency.tnd_gqa_band_tokens_sum",

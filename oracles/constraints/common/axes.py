@@ -8,7 +8,7 @@ from fiafuzz.model.layouts import LAYOUTS
 from fiafuzz.model.scene import Scene
 
 from ..changes import add_axis, head_size, merge_axes, resize, widen
-from ..documents import EVERY_BUT_A2A3_SOURCE, V5_DOCUMENTS, V5_LINE
+from ..documents import ALL_PROFILES, V5_CHECKED, V5_DOCUMENTS, V5_LINE
 from ..facts import scene_fact
 from ..rule import DOC_A2A3_V3, SRC_A2A3_V3, Basis, Break, Level, Stage, Words
 from .head_size import within
@@ -112,7 +112,7 @@ def _written_out(s: Scene) -> bool:
 
 RULES = (
     common_rule(
-        51, "query has the rank of its layout", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        51, "query has the rank of its layout", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.common.single.query_dim_num", *_LAYOUT_CITES, "v3.common.single.query_table"),
         stage=Stage.PARSER, enforced_by="CheckHasAxis, CheckDimNum",
         when=lambda s: s.query is not None and s.layout is not None, requires=lambda s: s.q_axes is not None,
@@ -120,7 +120,7 @@ RULES = (
         breaks=(Break("rank", add_axis("query"), PLAIN), Break("rank", merge_axes("query"), PLAIN)),
     ),
     common_rule(
-        52, "key has the rank of the layout", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        52, "key has the rank of the layout", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.common.single.key_dim_num", *_LAYOUT_CITES, "v3.common.single.key_table"),
         enforced_by="CheckDimNum",
         when=lambda s: s.storage == "contiguous" and s.key_shape is not None and s.layout is not None,
@@ -128,7 +128,7 @@ RULES = (
         breaks=(Break("rank", add_axis("key"), _CONTIGUOUS), Break("rank", merge_axes("key"), _CONTIGUOUS)),
     ),
     common_rule(
-        53, "value has the rank of the layout", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        53, "value has the rank of the layout", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.common.single.key_dim_num", *_LAYOUT_CITES, "v3.common.single.value_table"),
         stage=Stage.PARSER, enforced_by="CheckHasAxis",
         when=lambda s: s.storage == "contiguous" and s.value_shape is not None and s.layout is not None,
@@ -136,14 +136,14 @@ RULES = (
         breaks=(Break("rank", add_axis("value"), _CONTIGUOUS), Break("rank", merge_axes("value"), _CONTIGUOUS)),
     ),
     common_rule(
-        54, "attentionOut has the rank of its layout", level=Level.CONSISTENCY, profiles=V5_LINE,
+        54, "attentionOut has the rank of its layout", level=Level.CONSISTENCY, profiles=V5_CHECKED,
         cites=("v5.common.consistency.out_rank", *_LAYOUT_CITES), enforced_by="CheckQueryOutConsistency",
         when=_known_out, requires=_out_rank, limit="as the output layout; BSH_BNSD and BSH_NBSD: at least 4",
         breaks=(Break("rank", add_axis("attentionOut"), {**PLAIN, "layout": _SAME}),
                 Break("rank", merge_axes("attentionOut"), {**PLAIN, "layout": _ALL})),
     ),
     common_rule(
-        55, "attentionOut has the axes of query", level=Level.CONSISTENCY, profiles=V5_LINE,
+        55, "attentionOut has the axes of query", level=Level.CONSISTENCY, profiles=V5_CHECKED,
         cites=("v5.common.consistency.out_axes_equal", "v5.interface.consistency.num_heads_vs_query_n",
                "v5.common.consistency.out_d_equals_value_d", *_LAYOUT_CITES),
         enforced_by="CheckQueryOutConsistency",
@@ -155,7 +155,7 @@ RULES = (
         note="The last axis is compared with value where storage is contiguous, with nothing where head sizes differ.",
     ),
     common_rule(
-        56, "attentionOut of a transposed layout has the axes of query", level=Level.CONSISTENCY, profiles=V5_LINE,
+        56, "attentionOut of a transposed layout has the axes of query", level=Level.CONSISTENCY, profiles=V5_CHECKED,
         cites=("v5.common.consistency.out_axes_equal_transposed", *_LAYOUT_CITES),
         enforced_by="CheckQueryOutConsistency",
         when=lambda s: _out_comparable(s) and s.layout is not None and s.layout.transposed, requires=_transposed_axes,
@@ -164,7 +164,7 @@ RULES = (
                 Break("axis", widen("attentionOut", "T"), {"layout": ("NTD_TND", "TND_NTD")})),
     ),
     common_rule(
-        57, "attentionOut has the head size of value", level=Level.CONSISTENCY, profiles=V5_LINE,
+        57, "attentionOut has the head size of value", level=Level.CONSISTENCY, profiles=V5_CHECKED,
         cites=("v5.common.consistency.out_d_equals_value_d", "v5.common.consistency.prefill_mla_head_dims",
                *_LAYOUT_CITES),
         enforced_by="CheckValueOutDConsistency",

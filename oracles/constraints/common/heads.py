@@ -5,7 +5,7 @@ from __future__ import annotations
 from fiafuzz.model.scene import Scene
 
 from ..changes import put, where, widen
-from ..documents import EVERY_BUT_A2A3_SOURCE, V5_DOCUMENTS, V5_LINE
+from ..documents import ALL_PROFILES, V5_DOCUMENTS, V5_LINE
 from ..facts import decode_mla, fast_tnd, older_route
 from ..rule import ALL_950, DOC_A2A3_V3, SRC_950, SRC_A2A3, Basis, Boundary, Break, Change, Level, Stage, Words, always
 from .recipes import PLAIN, SIZED, common_rule, query_heads
@@ -40,6 +40,9 @@ def _quantised_decode(s: Scene) -> bool:
     return s.quant_kind == "full" and decode_mla(s) and s.Q_N > 0
 
 
+V3_TWINS = ("FIA-CO-211", "FIA-CO-212")
+"""What V1 to V4 demand of numHeads before the host looks at it."""
+
 _ONE: Words = {**PLAIN, "storage": "contiguous", "layout": ("BSH", "BSND", "BNSD", "BNSD_BSND")}
 _DECODE: Words = {"scenario": "mla_decode", "lse": "off", "sink": "off", "post_quant": "none", "mask": "none"}
 _QUANTISED: Words = {"scenario": ("antiquant", "full_per_tensor"), "group": ("mqa", "mha"), "post_quant": "none",
@@ -69,18 +72,19 @@ _EXPLICIT = where(_named, lambda s: {"numHeads": 2 * s.num_heads})
 
 RULES = (
     common_rule(
-        1, "numHeads is positive", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        1, "numHeads is positive", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.common.single.num_heads_positive", "v5.common.single.num_heads_upper",
                "v3.common.single.num_heads_table"),
         stage=Stage.PARSER, enforced_by="GetN1Size", when=lambda s: not fast_tnd(s), requires=lambda s: s.num_heads > 0,
         limit="1 .. 2147483647",
-        breaks=(Break("below", put(numHeads=0), _ONE), Break("below", put(numHeads=-1), _ONE),
-                Break("above", put(numHeads=1 << 31), _ONE)),
-        boundaries=(Boundary(where(lambda s: s.KV_N == 1, query_heads(1)), put(numHeads=0), _ONE, limit="1"),),
+        breaks=(Break("below", put(numHeads=0), _ONE, V3_TWINS), Break("below", put(numHeads=-1), _ONE),
+                Break("above", put(numHeads=1 << 31), _ONE, V3_TWINS)),
+        boundaries=(Boundary(where(lambda s: s.KV_N == 1, query_heads(1)), put(numHeads=0), _ONE, V3_TWINS,
+                             limit="1"),),
         note="Read as a 32-bit integer: 2**31 is negative, 2**32 + 8 is 8. There is no default.",
     ),
     common_rule(
-        2, "numKeyValueHeads is not negative", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        2, "numKeyValueHeads is not negative", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.common.single.num_kv_heads_nonneg", "v3.common.consistency.heads_divisible"),
         stage=Stage.PARSER, enforced_by="GetN2Size", when=always, requires=lambda s: s.KV_N >= 0 or s.num_heads < 0,
         limit="0 .. 2147483647; 0 is numHeads",
@@ -88,7 +92,7 @@ RULES = (
         boundaries=(Boundary(put(numKeyValueHeads=0), put(numKeyValueHeads=-1), {**_ONE, "group": "mha"}, limit="0"),),
     ),
     common_rule(
-        3, "numHeads is a multiple of numKeyValueHeads", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        3, "numHeads is a multiple of numKeyValueHeads", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.interface.consistency.num_heads_divisible", "v5.common.consistency.num_heads_ratio",
                "v5.quant.cross.full_quant_head_multiple", "v3.common.consistency.heads_divisible"),
         enforced_by="GetGSize", when=lambda s: s.Q_N > 0 and s.KV_N > 0 and not fast_tnd(s),
@@ -100,7 +104,7 @@ RULES = (
         note="The ratio itself has no limit without quantisation.",
     ),
     common_rule(
-        4, "the N axis of query is numHeads", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        4, "the N axis of query is numHeads", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.interface.consistency.num_heads_vs_query_n", "v5.common.consistency.num_heads_equals_n",
                "v3.common.single.num_heads_table"),
         enforced_by="CheckQueryShape", when=_heads_axis,
@@ -113,7 +117,7 @@ RULES = (
         ),
     ),
     common_rule(
-        5, "the N axis of key is numKeyValueHeads", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        5, "the N axis of key is numKeyValueHeads", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.interface.consistency.kv_heads_vs_key_n", "v5.common.consistency.num_heads_equals_n",
                "v3.common.consistency.kv_heads_match_shape"),
         enforced_by="CheckKeyNHVaild", when=_key_heads_axis,

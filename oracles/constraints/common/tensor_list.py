@@ -9,7 +9,7 @@ from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.scene import FLOAT_QUERY, Scene
 
 from ..changes import cast, held, merge_axes, put, relabel, resize, where, with_shape
-from ..documents import ALL_DOCUMENTS, V5_LINE
+from ..documents import ALL_DOCUMENTS, V5_CHECKED, V5_LINE
 from ..facts import key_items, scene_fact, value_items
 from ..interface.formats import RELABELLED
 from ..rule import (
@@ -103,7 +103,7 @@ def _second_key(s: Scene) -> bool:
 
 RULES = (
     common_rule(
-        81, "key and value lists are equally long", level=Level.CONSISTENCY, profiles=V5_LINE,
+        81, "key and value lists are equally long", level=Level.CONSISTENCY, profiles=V5_CHECKED,
         cites=("v5.common.consistency.tensor_list_count_equal",), stage=Stage.PARSER, enforced_by="GetKvCache",
         when=lambda s: bool(s.keys) and bool(s.values), requires=lambda s: len(s.keys) == len(s.values),
         breaks=(Break("pair", lambda s: {"key": (*s.keys, s.keys[-1])}, {**PLAIN, "storage": "tensor_list"}),

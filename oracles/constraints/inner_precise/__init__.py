@@ -5,10 +5,10 @@ from __future__ import annotations
 from fiafuzz.model.scene import Scene
 
 from ..changes import put
-from ..documents import EVERY_BUT_A2A3_SOURCE, V5_DOCUMENTS
+from ..documents import ALL_PROFILES, V5_DOCUMENTS
 from ..facts import fast_tnd
-from ..routes import NEWER_ROUTE, enforced_on
-from ..rule import DOC_A2A3_V3, Basis, Boundary, Break, Level, Rule, Words
+from ..routes import DECODE_ROUTE, NEWER_ROUTE, PREFILL, also_on, enforced_on
+from ..rule import ALL_A2A3, DOC_A2A3_V3, Basis, Boundary, Break, Effect, Level, Rule, Stage, Words, never
 
 DOCUMENTED = range(4)
 LARGEST = 4
@@ -32,9 +32,12 @@ def _tnd(s: Scene) -> bool:
 
 _TND: Words = {"layout": "TND", "scenario": "gqa"}
 
-RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, (
+ALSO = {PREFILL: "002"}
+"""Numbers of the rules of this room that the older prefill route of A2 and A3 knows too."""
+
+RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, also_on((
     _rule(
-        1, "innerPrecise is 0 to 4", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        1, "innerPrecise is 0 to 4", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.inner_precise.single.range", "v5.interface.single.inner_precise_values",
                "v5.common.single.inner_precise_range", "v3.inner_precise.single.values"),
         enforced_by="CheckInnerPrecise", when=lambda s: not fast_tnd(s), requires=_in_range, limit="0 .. 4",
@@ -77,4 +80,23 @@ RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, (
         requires=lambda s: s.inner_precise == 0, limit="0",
         breaks=(Break("value", put(innerPrecise=1), {**_TND, "group": "mha", "q_dtype": "BFLOAT16"}),),
     ),
-))
+    _rule(
+        201, "A2/A3: with quantised key and one query token innerPrecise is 0 or 1", level=Level.CROSS,
+        profiles=ALL_A2A3, cites=("v3.inner_precise.single.values",), basis=Basis.SOURCE, routes=DECODE_ROUTE,
+        enforced_by="InputAttrsPreProcess", when=_in_range, requires=lambda s: s.inner_precise in (0, 1), limit="0, 1",
+        breaks=(Break("above", put(innerPrecise=2), {"scenario": "antiquant", "q_s": "1"}),),
+        boundaries=(Boundary(put(innerPrecise=1), put(innerPrecise=2), {"scenario": "antiquant", "q_s": "1"},
+                             limit="1"),),
+    ),
+    _rule(
+        221, "A2/A3: innerPrecise 2 with an INT8 (blocks, blockSize, H) cache, BSH, one query token and query lengths",
+        level=Level.CROSS, profiles=ALL_A2A3, cites=(), basis=Basis.SOURCE, effect=Effect.CRASH, stage=Stage.PARSER,
+        order=5, routes=DECODE_ROUTE, requires=never,
+        when=lambda s: (s.inner_precise == 2 and s.quant_kind == "antiquant" and s.k_dtype == "INT8"
+                        and s.layout_name == "BSH" and s.cache_layout == "BnBsH"
+                        and s.inputs.actualSeqLengths is not None),
+        breaks=(Break("above", put(innerPrecise=2), {
+            "scenario": "antiquant", "q_s": "1", "layout": "BSH", "storage": "BnBsH", "kv_dtype": "INT8",
+            "q_lengths": ("per_batch", "one", "longer")}, ("FIA-IP-201",)),),
+    ),
+), ALSO))

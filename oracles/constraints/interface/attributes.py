@@ -10,7 +10,7 @@ from fiafuzz.model.layouts import LAYOUTS
 from fiafuzz.model.scene import Scene
 
 from ..changes import cast, put, with_shape
-from ..documents import ALL_DOCUMENTS, EVERY_BUT_A2A3_SOURCE
+from ..documents import ALL_DOCUMENTS, ALL_PROFILES
 from ..rule import DOC_950, DOC_A2A3_V3, Basis, Break, Effect, Level, Rule, Stage, always
 
 V3_NAMES = frozenset({"BSH", "BSND", "BNSD", "BNSD_BSND", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND", "TND_NTD",
@@ -40,7 +40,7 @@ def _ntd(s: Scene) -> Optional[Mapping[str, object]]:
 
 RULES: tuple[Rule, ...] = (
     _rule(
-        51, "inputLayout is a known layout name", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        51, "inputLayout is a known layout name", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.interface.single.input_layout_values", "v3.common.single.input_layout_values"),
         stage=Stage.PARSER, enforced_by="GetQueryAndOutLayout", when=always, requires=known_layout,
         limit=", ".join(LAYOUTS),

@@ -8,7 +8,7 @@ from typing import Any
 from fiafuzz.model.scene import Scene
 
 from ..changes import cast, together
-from ..documents import EVERY_BUT_A2A3_SOURCE
+from ..documents import ALL_PROFILES
 from ..facts import scene_fact
 from ..rule import ALL_950, ALL_A2A3, DOC_950, DOC_A2A3_V3, Basis, Break, Level, Rule, Stage
 
@@ -125,7 +125,7 @@ def _column(column: Column) -> Rule:
 
 RULES: tuple[Rule, ...] = (
     _rule(
-        11, "query has a supported dtype", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        11, "query has a supported dtype", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.interface.single.query_dtype", "v3.common.single.query_table",
                "v3.interface.single.return_param_invalid"),
         when=lambda s: s.query is not None, requires=lambda s: s.q_dtype in QUERY[s.is_950],
@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
         breaks=(Break("dtype", cast("FLOAT32", "query")), Break("dtype", cast("UINT8", "query"))),
     ),
     _rule(
-        12, "key has a supported dtype", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        12, "key has a supported dtype", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.interface.single.key_dtype", "v3.common.single.key_table",
                *(f"v3.quant.cross.qs_eq1_a2_{mode}_kv_dtype"
                  for mode in ("per_channel", "per_token", "k_channel_v_token", "token_head")),
@@ -144,7 +144,7 @@ RULES: tuple[Rule, ...] = (
         note="INT32 stands for packed INT4 only when key[0] and value[0] both have it. Only key[0] is looked at.",
     ),
     _rule(
-        13, "value has a supported dtype", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        13, "value has a supported dtype", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.interface.single.value_dtype", "v3.common.single.value_table",
                "v3.interface.single.return_param_invalid"),
         when=lambda s: bool(s.values), requires=lambda s: s.v_dtype is None or s.v_dtype in KEY_VALUE[s.is_950],
@@ -153,7 +153,7 @@ RULES: tuple[Rule, ...] = (
         note="As for key.",
     ),
     _rule(
-        14, "attentionOut has a supported dtype", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        14, "attentionOut has a supported dtype", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.interface.single.attention_out_dtype", "v3.common.single.attention_out_table",
                "v3.interface.single.return_param_invalid"),
         when=lambda s: s.out is not None, requires=lambda s: s.out_dtype in OUTPUT[s.is_950],
@@ -161,14 +161,14 @@ RULES: tuple[Rule, ...] = (
         breaks=(Break("dtype", cast("FLOAT32", "attentionOut")), Break("dtype", cast("FLOAT8_E5M2", "attentionOut"))),
     ),
     _rule(
-        15, "key and value have the same dtype", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        15, "key and value have the same dtype", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.interface.consistency.key_value_same_dtype", "v5.quant.consistency.full_quant_value_dtype"),
         when=lambda s: s.k_dtype in KEY_VALUE[s.is_950] and s.v_dtype in KEY_VALUE[s.is_950],
         requires=lambda s: s.k_dtype == s.v_dtype,
         breaks=(Break("pair", cast("BFLOAT16", "value", item=0), {"kv_dtype": ("FLOAT16", "INT8")}),),
     ),
     _rule(
-        16, "query and key have dtypes that go together", level=Level.CONSISTENCY, profiles=EVERY_BUT_A2A3_SOURCE,
+        16, "query and key have dtypes that go together", level=Level.CONSISTENCY, profiles=ALL_PROFILES,
         cites=("v5.common.single.no_quant_dtypes", _TUPLE, "v5.quant.cross.mla_qkv_dtype"),
         when=lambda s: (s.q_dtype in QUERY[s.is_950] and s.k_dtype in KEY_VALUE[s.is_950] and s.v_dtype == s.k_dtype),
         requires=_pair, limit="equal, or FLOAT16/BFLOAT16 query with quantised key and value",

@@ -7,7 +7,7 @@ from typing import Any
 from fiafuzz.model.scene import Scene
 
 from ..changes import drop, put, resize
-from ..documents import EVERY_BUT_A2A3_SOURCE
+from ..documents import ALL_PROFILES
 from ..rule import DOC_A2A3_V3, SRC_A2A3_V3, Basis, Break, Effect, Level, Rule, Stage, always, never
 
 
@@ -28,7 +28,7 @@ _EVERY_REQUIRED = ("v5.common.existence.required_not_null", "v3.interface.existe
 
 def _not_null(number: int, name: str, cites: tuple[str, ...]) -> Rule:
     return _rule(
-        number, f"{name} is not null", level=Level.EXISTENCE, profiles=EVERY_BUT_A2A3_SOURCE,
+        number, f"{name} is not null", level=Level.EXISTENCE, profiles=ALL_PROFILES,
         cites=(*cites, *_EVERY_REQUIRED), stage=Stage.ENTRY, enforced_by="null assert of the entry",
         when=always, requires=lambda s, n=name: s.given(n),
         breaks=(Break("absent", drop(name)),),
@@ -44,7 +44,7 @@ RULES: tuple[Rule, ...] = (
     *(_not_null(*row) for row in _REQUIRED),
     _rule(
         5, "key and value lists hold tensors, none of them null", level=Level.EXISTENCE,
-        profiles=EVERY_BUT_A2A3_SOURCE, cites=("v5.interface.existence.key_value_list_elements_not_null",),
+        profiles=ALL_PROFILES, cites=("v5.interface.existence.key_value_list_elements_not_null",),
         stage=Stage.ENTRY, effect=Effect.UNSPECIFIED, enforced_by="nothing (element 0 is read unchecked)",
         when=_null_item, requires=never,
         breaks=(

@@ -128,6 +128,7 @@ def heads_to(extra: int = 0) -> Change:
 
 _ONE_D: Words = {**UNSCALED, "scenario": "gqa"}
 _ALONE: Words = {**_ONE_D, **NO_WIDTHS, "sink": "off", "lse": "off", "post_quant": "none", "storage": "BnBsH"}
+_WIDE: Words = {**_ALONE, "head_size": ("16k", "512")}
 
 RULES: tuple[Rule, ...] = (
     Rule("FIA-PA-040", "cache has rank 3, 4 or 5", GROUP, Level.SINGLE, ALL,
@@ -212,8 +213,8 @@ RULES: tuple[Rule, ...] = (
          lambda s: same_rank(s) and s.cache_layout == "BnBsH",
          lambda s: max((s.key_shape or ())[2], (s.value_shape or ())[2]) <= 65535, enforced_by="CheckPACacheShape3D",
          limit="<= 65535", note="a (blocks, KV_N, blockSize, D) cache knows no such limit",
-         breaks=(Break("above", heads_to(extra=1), _ALONE),),
-         boundaries=(Boundary(heads_to(), heads_to(extra=1), _ALONE, limit="65535 elements"),)),
+         breaks=(Break("above", heads_to(extra=1), _WIDE),),
+         boundaries=(Boundary(heads_to(), heads_to(extra=1), _WIDE, limit="65535 elements"),)),
     Rule("FIA-PA-052", "an NZ cache without rope has head size 64 or 128", GROUP, Level.CONSISTENCY,
          DOC_A2A3_V5 | SRC_A2A3,
          ("v5.paged_attention.consistency.cache_nz_d_a2",),

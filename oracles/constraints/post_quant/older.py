@@ -11,6 +11,7 @@ from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.scene import Scene
 
 from ..changes import put
+from ..routes import OLDER_ROUTES
 from ..rule import DOC_A2A3_V3, DOC_A2A3_V5, SRC_A2A3, Basis, Boundary, Break, Change, Level, Rule, Words, never
 from .rules import CHANNELS, GROUP, OFFSET, ON, SCALE, active, channel_form, out_as, scaled
 
@@ -37,7 +38,7 @@ def _counts(s: Scene) -> bool:
     return spec is None or s.V_D is None or spec.numel == s.Q_N * s.V_D
 
 
-def _int8_offset(s: Scene) -> bool:
+def int8_offset(s: Scene) -> bool:
     """INT8 output with an offset that has elements, of several query tokens and known lengths."""
     offset = s.inputs.quantOffset2
     return (_many(s) and s.out_dtype == "INT8" and offset is not None and not offset.empty and s.q_lens is not None
@@ -64,7 +65,7 @@ def _rows_4(s: Scene) -> bool:
     return pre >= 0 and all(after + kv - q >= 0 for q, kv in batches(s))
 
 
-def _host_rows(s: Scene) -> bool:
+def rows_used(s: Scene) -> bool:
     """The host's test in left-up tokens: next >= 0 and pre + kv - q >= 0 in every batch."""
     if s.sparse_mode == 0 and s.mask_on:
         return _rows_0(s)
@@ -138,12 +139,13 @@ RULES: tuple[Rule, ...] = (
                                                                               "head_size": ("64", "128")},
                               limit="Q_N x V_D"),)),
     Rule("FIA-PQ-021", "quantScale2 and quantOffset2 are null when the output is not INT8", GROUP, Level.EXISTENCE,
-         DOC_A2A3_V3,
+         DOC_A2A3_V3 | SRC_A2A3,
          (_V3 + "existence.fp_in_fp_out_scale2",), lambda s: s.out_dtype in ("FLOAT16", "BFLOAT16"),
-         lambda s: not s.given(SCALE) and not s.given(OFFSET), basis=Basis.SOURCE, enforced_by="CheckPostQuantParams",
+         lambda s: not s.given(SCALE) and not s.given(OFFSET), basis=Basis.SOURCE, routes=OLDER_ROUTES,
+         enforced_by="CheckPostQuantParams",
          note="not written in the document; the newer route ignores them",
          breaks=(Break("present", put(quantScale2=TensorSpec((1,), "FLOAT32")),
-                       {"post_quant": "none", "scenario": "gqa"}),)),
+                       {"post_quant": "none", "scenario": ("antiquant", "full_per_tensor")}),)),
     Rule("FIA-PQ-022", "MLA with rope takes no post-quantisation", GROUP, Level.CROSS, DOC_A2A3_V3,
          tuple(_V3 + f"cross.{n}_no_post_quant" for n in ("tnd512", "mla512_a2", "mla128_a2")),
          lambda s: active(s) and s.rope_on, never, enforced_by="CheckFeatureSupport",
@@ -175,7 +177,7 @@ RULES: tuple[Rule, ...] = (
     Rule("FIA-PQ-027", "with several query tokens an INT8 output wants band tokens of at least 0", GROUP, Level.CROSS,
          DOC_A2A3_V3,
          (_V3 + "cross.qs_gt1_band_tokens",),
-         lambda s: _plain(s) and _many(s) and s.sparse_mode == 4 and not _int8_offset(s),
+         lambda s: _plain(s) and _many(s) and s.sparse_mode == 4 and not int8_offset(s),
          lambda s: s.attrs.preTokens >= 0 and s.attrs.nextTokens >= 0, limit=">= 0", basis=Basis.DOCUMENTED,
          note="the newer route takes them",
          breaks=(Break("below", _band(-1, 5), _PLAIN, entails=("FIA-AM-074",)),
@@ -185,20 +187,20 @@ RULES: tuple[Rule, ...] = (
     Rule("FIA-PQ-028", "INT8 output with an offset refuses unused rows under a full mask", GROUP, Level.CROSS,
          DOC_A2A3_V3,
          (_V3 + "cross.qs_gt1_intercept_rule", _V3 + "cross.qs_gt1_intercept_sparse0"),
-         lambda s: _plain(s) and _int8_offset(s) and s.sparse_mode == 0 and s.mask_on, _rows_0,
+         lambda s: _plain(s) and int8_offset(s) and s.sparse_mode == 0 and s.mask_on, _rows_0,
          enforced_by="CheckFeatureRowValid", limit="nextTokens >= 0, q - kv - preTokens <= 0",
          breaks=(Break("below", _sparse(0, BIG, -1), _PLAIN),
                  Break("below", _if(_sparse(0, 0, BIG), longer=True), _PLAIN)),
          boundaries=(Boundary(_sparse(0, BIG, 0), _sparse(0, BIG, -1), _PLAIN, limit="nextTokens 0"),)),
     Rule("FIA-PQ-029", "INT8 output with an offset refuses unused rows under mode 3", GROUP, Level.CROSS, DOC_A2A3_V3,
          (_V3 + "cross.qs_gt1_intercept_rule", _V3 + "cross.qs_gt1_intercept_sparse3"),
-         lambda s: _plain(s) and _int8_offset(s) and s.sparse_mode == 3, _rows_3, enforced_by="CheckFeatureRowValid",
+         lambda s: _plain(s) and int8_offset(s) and s.sparse_mode == 3, _rows_3, enforced_by="CheckFeatureRowValid",
          limit="q <= kv in every batch",
          breaks=(Break("pair", _if(_sparse(3, BIG, BIG), longer=True), _PLAIN),)),
     Rule("FIA-PQ-030", "INT8 output with an offset refuses unused rows under mode 4", GROUP, Level.CROSS, DOC_A2A3_V3,
          (_V3 + "cross.qs_gt1_intercept_rule", _V3 + "cross.qs_gt1_intercept_sparse4",
           _V3 + "cross.qs_gt1_band_tokens"),
-         lambda s: _plain(s) and _int8_offset(s) and s.sparse_mode == 4, _rows_4, enforced_by="CheckFeatureRowValid",
+         lambda s: _plain(s) and int8_offset(s) and s.sparse_mode == 4, _rows_4, enforced_by="CheckFeatureRowValid",
          limit="preTokens >= 0, nextTokens + kv - q >= 0",
          breaks=(Break("below", _sparse(4, -1, BIG), _PLAIN, entails=("FIA-AM-074",)),
                  Break("pair", _if(_sparse(4, BIG, 0), longer=True), _PLAIN)),
@@ -207,8 +209,8 @@ RULES: tuple[Rule, ...] = (
     Rule("FIA-PQ-031", "INT8 output with an offset refuses unused rows", GROUP, Level.CROSS,
          DOC_A2A3_V5 | SRC_A2A3,
          ("v5.post_quant.cross.int8_offset_needs_valid_rows",),
-         lambda s: active(s) and _int8_offset(s) and not s.rope_on,
-         _host_rows, basis=Basis.SOURCE, enforced_by="CheckFeatureRowValid",
+         lambda s: active(s) and int8_offset(s) and not s.rope_on,
+         rows_used, basis=Basis.SOURCE, enforced_by="CheckFeatureRowValid",
          limit="every row of every batch sees a column",
          breaks=(Break("below", _sparse(0, BIG, -1), _PLAIN),
                  Break("pair", _if(_sparse(3, BIG, BIG), longer=True), _PLAIN))),

@@ -1,6 +1,9 @@
 """Position bias: pseShift, pseType, qStartIdx and kvStartIdx."""
 
-from ..routes import NEWER_ROUTE, enforced_on
-from . import alibi, bias, older
+from ..routes import NEWER_ROUTE, also_on, enforced_on
+from . import alibi, bias, older, older_routes
 
-RULES = (*enforced_on(NEWER_ROUTE, bias.RULES), *alibi.RULES, *older.RULES)
+RULES = (
+    *enforced_on(NEWER_ROUTE, also_on(bias.RULES, older_routes.ALSO)), *alibi.RULES,
+    *also_on(older.RULES, older_routes.ALSO), *older_routes.RULES,
+)

@@ -80,7 +80,7 @@ LAYOUT_RULES = (
         lambda s: s.quant_kind == "antiquant" and s.k_dtype == "INT8", lambda s: s.layout_name != "TND",
         enforced_by=LAYOUT,
         breaks=(Break("value", as_packed, {"scenario": "antiquant", "kv_dtype": "INT8", "q_s": "1", "layout": "BSND",
-                                           "storage": "contiguous", **_SMALL}),),
+                                           "storage": "contiguous", **_SMALL}, ("FIA-QU-564",)),),
     ),
     Rule(
         "FIA-QU-162", "BNSD_BSND needs more than one query token", "quant", Level.CROSS, V5_LINE,

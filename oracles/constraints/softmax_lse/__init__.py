@@ -9,10 +9,25 @@ from fiafuzz.model.layouts import lse_shape
 from fiafuzz.model.scene import Scene
 
 from ..changes import add_axis, cast, drop, held, merge_axes, put, resize, where
-from ..documents import EVERY_BUT_A2A3_SOURCE, V5_LINE
+from ..documents import ALL_PROFILES, V5_CHECKED
 from ..facts import fast_tnd, scene_fact, unequal_d
-from ..routes import NEWER_ROUTE, enforced_on
-from ..rule import ALL_950, DOC_A2A3_V3, SRC_A2A3_V3, Basis, Boundary, Break, Change, Level, Rule, Stage, Words, always
+from ..routes import DECODE, FAST_ROUTE, NEWER_ROUTE, PREFILL, also_on, enforced_on
+from ..rule import (
+    ALL_950,
+    DOC_A2A3_V3,
+    DOC_A2A3_V5,
+    SRC_A2A3_V3,
+    SRC_A2A3_V5,
+    Basis,
+    Boundary,
+    Break,
+    Change,
+    Level,
+    Rule,
+    Stage,
+    Words,
+    always,
+)
 
 
 def _rule(number: int, title: str, **more: object) -> Rule:
@@ -57,14 +72,22 @@ def _shape_breaks(words: Words) -> tuple[Break, ...]:
             *(Break("axis", where(_slow, c), words) for c in axes))
 
 
+def _fast_shape(s: Scene) -> Optional[tuple[int, ...]]:
+    axes = s.q_axes
+    return None if axes is None or "T" not in axes or "N" not in axes else (axes["T"], axes["N"], 1)
+
+
 def _slow(s: Scene) -> bool:
     return not fast_tnd(s)
 
 
-RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, (
+ALSO = {PREFILL: "005", DECODE: "004 005"}
+"""Numbers of the rules of this room that the older routes of A2 and A3 know too."""
+
+RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, also_on((
     _rule(
         1, "softmaxLse is given when softmaxLseFlag asks for it", level=Level.EXISTENCE,
-        profiles=EVERY_BUT_A2A3_SOURCE,
+        profiles=ALL_PROFILES,
         cites=("v5.softmax_lse.existence.tensor_required", "v3.softmax_lse.existence.flag_true_null"),
         stage=Stage.ENTRY, enforced_by="null assert of the entry", when=lambda s: s.lse_on,
         requires=lambda s: s.lse is not None,
@@ -73,14 +96,14 @@ RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, (
         note="Without the flag the tensor is not looked at.",
     ),
     _rule(
-        2, "softmaxLse is FLOAT32", level=Level.SINGLE, profiles=EVERY_BUT_A2A3_SOURCE,
+        2, "softmaxLse is FLOAT32", level=Level.SINGLE, profiles=ALL_PROFILES,
         cites=("v5.softmax_lse.single.dtype", "v3.softmax_lse.single.output_table"), stage=Stage.DTYPES,
         enforced_by="match of dtype columns (CheckSocVersionAndParam)", when=lambda s: s.lse_on and s.lse is not None,
         requires=lambda s: s.lse is not None and s.lse.dtype == "FLOAT32", limit="FLOAT32",
         breaks=(Break("dtype", cast("FLOAT16", "softmaxLse"), _ON), Break("dtype", cast("INT32", "softmaxLse"), _ON)),
     ),
     _rule(
-        3, "softmaxLse has elements", level=Level.EXISTENCE, profiles=V5_LINE,
+        3, "softmaxLse has elements", level=Level.EXISTENCE, profiles=V5_CHECKED,
         cites=("v5.softmax_lse.existence.not_empty", "v5.common.existence.lse_not_empty_when_flag"),
         stage=Stage.PARSER, enforced_by="GetEmptyTensorFlag",
         when=lambda s: s.lse_on and s.lse is not None and not (s.empty_query and s.empty_out),
@@ -90,14 +113,14 @@ RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, (
         note="Also when every key and value is empty; not when query and attentionOut are.",
     ),
     _rule(
-        4, "softmaxLse of packed layouts has the shape [T, Q_N, 1]", level=Level.CROSS, profiles=V5_LINE,
+        4, "softmaxLse of packed layouts has the shape [T, Q_N, 1]", level=Level.CROSS, profiles=V5_CHECKED,
         cites=("v5.softmax_lse.cross.shape_tnd",), enforced_by="CheckFeatureDimAndShape",
         when=lambda s: _wanted(s) and s.packed, requires=lambda s: s.shape("softmaxLse") == expected_shape(s),
         limit="[T, Q_N, 1]", breaks=_shape_breaks(_PACKED),
         note="T before N whatever the layout.",
     ),
     _rule(
-        5, "softmaxLse of other layouts has the shape [B, Q_N, Q_S, 1]", level=Level.CROSS, profiles=V5_LINE,
+        5, "softmaxLse of other layouts has the shape [B, Q_N, Q_S, 1]", level=Level.CROSS, profiles=V5_CHECKED,
         cites=("v5.softmax_lse.cross.shape_other",), enforced_by="CheckFeatureDimAndShape",
         when=lambda s: _wanted(s) and not s.packed, requires=lambda s: s.shape("softmaxLse") == expected_shape(s),
         limit="[B, Q_N, Q_S, 1]",
@@ -118,9 +141,19 @@ RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, (
         cites=("v3.softmax_lse.single.output_table", "v3.softmax_lse.consistency.shape_default",
                "v3.softmax_lse.consistency.shape_tnd"),
         stage=Stage.OUTPUT, enforced_by="copy of the result",
-        when=lambda s: _wanted(s) and s.layout_name != "TND_NTD" and not fast_tnd(s),
+        when=lambda s: (s.lse_on and s.lse is not None and expected_shape(s) is not None
+                        and s.layout_name != "TND_NTD" and not fast_tnd(s)),
         requires=lambda s: s.shape("softmaxLse") == expected_shape(s), limit="[B, Q_N, Q_S, 1] or [T, Q_N, 1]",
         breaks=(*_shape_breaks({**_BATCHED}), *_shape_breaks({**_PACKED, "layout": ("TND", "NTD_TND")})),
         note="For TND_NTD the letter of the document gives a shape without sense.",
     ),
-))
+    _rule(
+        201, "A2/A3: softmaxLse of a TND call has the shape of query without its head size, and 1", level=Level.CROSS,
+        profiles=DOC_A2A3_V5 | SRC_A2A3_V5, cites=("v5.softmax_lse.cross.shape_tnd",), basis=Basis.SOURCE,
+        routes=FAST_ROUTE, enforced_by="CheckFAILseOutput",
+        when=lambda s: s.lse_on and s.lse is not None and s.q_axes is not None,
+        requires=lambda s: s.shape("softmaxLse") == _fast_shape(s), limit="[T, N of query, 1]",
+        breaks=(Break("axis", resize("softmaxLse", 0, lambda _, n: n + 1), {**_PACKED, "layout": "TND",
+                                                                           "scenario": "gqa"}),),
+    ),
+), ALSO))
