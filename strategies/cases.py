@@ -71,7 +71,10 @@ def valid_cases(profile: str, needs: Optional[Needs] = None) -> SearchStrategy[C
 def invalid_cases(profile: str, rule: Optional[str] = None, *, select: Collection[str] = (),
                   ignore: Collection[str] = ()) -> SearchStrategy[Generated]:
     """Calls with a single fault: a valid base and one change that breaks one rule (of those that documents and source
-    agree on, or the one given; ``select`` and ``ignore`` name groups or ids). Shrinks to the first rule on a plain base. ValueError for an unknown rule id."""
+    agree on, or the one given; ``select`` and ``ignore`` name groups or ids).
+
+    Shrinks to the first rule on a plain base. ValueError for an unknown rule id, Infeasible when no rule is left.
+    """
     return _faulty(profile, "invalid", rule, select, ignore)
 
 

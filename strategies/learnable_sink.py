@@ -28,7 +28,7 @@ def sink_menu(ground: Ground, scenario: str, form: str, q_dtype: str, prefix: st
 def sink(sink_menu: str, post_quant: str, head_size: str) -> Words:
     if post_quant != "none" or head_size not in sink_menu.split():
         return ("off",)
-    return {"off": 4, "on": 1}
+    return {"off": 2, "on": 1}
 
 
 def tensor(d: Draft) -> None:

@@ -181,7 +181,7 @@ def _many(d: Draft, low: int, high: int) -> int:
         edge = size * d.source.integer(1, max(1, last)) + d.source.choice((0, 1, -1))
         if low <= edge <= high:
             return edge
-    return d.source.integer(low, high if d.source.chance(12) else min(high, low + 24))
+    return d.source.integer(low, high if d.source.chance(20) else min(high, low + 24))
 
 
 def _separate(d: Draft, roles: list[Role], least: int, most: int) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Optional
 
+import msgspec
+
 from fiafuzz.model.layouts import CACHE_LAYOUTS
 from fiafuzz.model.parameters import INT_MAX
 from fiafuzz.model.scene import FLOAT_QUERY
 
-from .blueprint import PLAIN, SIZES, Fields, lengths_of, with_fields
+from .blueprint import PLAIN, SIZES, Fields, OptionalTensor, lengths_of, with_fields
+from .forms import without_slack
 
 Reduction = Callable[[Fields], Optional[dict[str, Any]]]
 """Plainer fields, or None when there is nothing to take away."""
@@ -145,6 +148,16 @@ def plain_table(fields: Fields) -> Optional[dict[str, Any]]:
     if fields["storage"] not in CACHE_LAYOUTS:
         return None
     return changed(fields, table=None, spare_blocks=0, spare_columns=0, **{"=blockTable": None})
+
+
+def no_slack(fields: Fields) -> Optional[dict[str, Any]]:
+    """Masks, biases and scales as long as they must be."""
+    tight = {
+        name: msgspec.structs.replace(item, form=without_slack(item.form))
+        for name, item in fields.items()
+        if isinstance(item, OptionalTensor)
+    }
+    return changed(fields, **tight)
 
 
 def batch_layout(fields: Fields) -> Optional[dict[str, Any]]:
@@ -289,6 +302,7 @@ BUNDLES: tuple[tuple[str, Reduction], ...] = (
     ("rope", no_rope),
     ("storage", contiguous),
     ("table", plain_table),
+    ("slack", no_slack),
     ("layout", batch_layout),
     ("dtype", half_precision),
     ("unequal_d", equal_head_sizes),

@@ -70,10 +70,14 @@ class _Song:
 
     def verses(self) -> Iterator[str]:
         """One line for each thing that is proved to live."""
+        passed = 0
         for case in self._cases("valid", PASSES):
+            passed += 1
             verdict = self._run("cpu", case)
             if verdict.status != "pass":
                 raise _Dead(f"a generated valid call is {verdict.status} on cpu: {verdict.code} {verdict.text}")
+        if passed < PASSES:
+            raise _Dead(f"the generator gives {passed} of {PASSES} valid calls")
         yield f"{PASSES} valid calls pass"
         failing = self._seen(WRONG_VALUES)
         yield f"{WRONG_VALUES.backend} is seen"
@@ -85,6 +89,8 @@ class _Song:
         )
         if weight_of(shrunk.case) >= weight_of(failing) and shrunk.differences:
             raise _Dead(f"the shrinker made nothing plainer in {shrunk.runs} runs")
+        if self._run(WRONG_VALUES.backend, shrunk.case).code != WRONG_VALUES.code:
+            raise _Dead("what the shrinker gives does not fail any more")
         yield f"shrunk in {shrunk.runs} runs"
         self._seen(UNCHECKED)
         yield f"{UNCHECKED.backend} is seen"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fiafuzz.backends.protocol import Outcome
 from fiafuzz.model.case import Case, CaseError, TensorSpec
 from fiafuzz.model.dtypes import DTYPES
-from fiafuzz.model.profiles import profile_for
+from fiafuzz.model.profiles import DEFAULT_PROFILE, profile_for
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import Tensors, check_sizes, materialize, named_specs
 from oracles.precision_standards import DEFAULT_STANDARD
@@ -24,6 +24,7 @@ from oracles.precision_standards import DEFAULT_STANDARD
 from .cost import estimated_seconds
 from .relations import relations_for
 from .results import MAX_ELEMENTS_SHOWN, Broken, Element, Judged, RawArray, Result, Seconds, clean, in_words, number
+from .triage import plain_case
 from .wire import Job
 
 if TYPE_CHECKING:
@@ -68,6 +69,17 @@ class Executor:
         self._others: dict[tuple[str, Optional[str]], Backend] = {}
         self._get = get
         self._mark = mark or (lambda stage: None)
+
+    def warm_up(self) -> None:
+        """Load what the first case would load: rules, reference and judge. A worker that has said that it is ready must be as
+        quick with its first case as with any other, or slowness would be taken for a hang."""
+        from oracles.constraints.predict import predict
+
+        case = plain_case("950", "v5")
+        predict(case, DEFAULT_PROFILE)
+        tensors = materialize(case)
+        self._judge(case, Scene(case), tensors, poisoned(case), poisoned(case), Seconds())
+        self._mark(IDLE)
 
     def _backend(self, name: Optional[str], profile: Optional[str]) -> Backend:
         if name is None:

@@ -1,10 +1,10 @@
 """How the shape of every optional tensor follows from the sizes of a call, so that a call can be rebuilt smaller.
 
 A *form* is a tuple of axis expressions: a number, or a product of size letters with an optional division (``K*D``,
-``D/32`` rounded down, ``Bs^64`` rounded up). Letters: B, N (query heads), K (key heads), G, S, Z (key columns), W
-(columns that the storage spans), X (W plus the shared prefix), D, V, R, P, T, U (packed tokens of query and key), U64
-(64-token groups of all batches), Bn, Bs, C (blocks, rows of a block, table columns). Sources:
-spec/v5_quant_rope_notes.md 3-4, v5_common_notes.md 4.
+``D/32`` rounded down, ``Bs^64`` rounded up), or one with slack (``X+3``: three more than needed). Letters: B, N (query heads), K (key
+heads), G, S, Z (key columns), W (columns that the storage spans), X (W plus the shared prefix), D, V, R, P, T, U (packed tokens of query
+and key), U64 (64-token groups of all batches), Bn, Bs, C (blocks, rows of a block, table columns). Sources: spec/v5_quant_rope_notes.md
+3-4, v5_common_notes.md 4.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional, Union
 
+from fiafuzz.model.layouts import MASK_COMPRESSED
 from fiafuzz.model.scene import Scene
 
 Axis = Union[int, str]
 Form = tuple[Axis, ...]
 Sizes = Mapping[str, int]
 
+_SEQUENCES = frozenset({"S", "X", "W", "Z"})
+"""Axes that may be longer than the data."""
 _CHANNEL: tuple[Form, ...] = (
     (1,),
     ("K*D",),
@@ -64,11 +67,12 @@ _POST_QUANT: tuple[Form, ...] = (
     (1, "N", 1, "V"),
     ("N", 1, "V"),
 )
-_MASK: tuple[Form, ...] = tuple(
-    (*lead, "S", width) for width in ("X", "W", "Z") for lead in ((), ("B",), (1,), ("B", 1), (1, 1))
+_MASK: tuple[Form, ...] = (
+    *((*lead, MASK_COMPRESSED, MASK_COMPRESSED) for lead in ((), (1,), (1, 1))),
+    *((*lead, "S", width) for width in ("X", "W", "Z") for lead in ((), ("B",), (1,), ("B", 1), (1, 1))),
 )
 _PLAIN: Mapping[str, tuple[Form, ...]] = {
-    "pseShift": (("B", "N", "S", "X"), (1, "N", "S", "X"), ("B", "N", "S", "Z"), (1, "N", "S", "Z"), ("N",)),
+    "pseShift": (*((lead, "N", rows, width) for width in ("X", "Z") for rows in ("S", 1) for lead in ("B", 1)), ("N",)),
     "attenMask": _MASK,
     "quantScale2": _POST_QUANT,
     "quantOffset2": _POST_QUANT,
@@ -102,11 +106,11 @@ def axis_size(axis: Axis, sizes: Sizes) -> int:
     """The size of one axis expression."""
     if isinstance(axis, int):
         return axis
-    for mark in ("/", "^"):
+    for mark in ("+", "/", "^"):
         if mark in axis:
-            part, _, divisor = axis.partition(mark)
-            whole, by = axis_size(part, sizes), int(divisor)
-            return whole // by if mark == "/" else -(-whole // by)
+            part, _, number = axis.partition(mark)
+            whole, by = axis_size(part, sizes), int(number)
+            return whole + by if mark == "+" else whole // by if mark == "/" else -(-whole // by)
     size = 1
     for letter in axis.split("*"):
         size *= sizes[letter]
@@ -119,11 +123,29 @@ def shape_of(form: Form, sizes: Sizes) -> tuple[int, ...]:
 
 
 def fitting_form(name: str, shape: tuple[int, ...], scene: Scene, sizes: Sizes) -> Form:
-    """The form whose shape this is; the shape itself (fixed numbers) when none fits."""
-    for form in forms_of(name, scene):
-        if len(form) == len(shape) and shape_of(form, sizes) == shape:
+    """The form whose shape this is; failing that, one that it has with slack on sequence axes (``X+3``); failing that,
+    the shape itself (fixed numbers)."""
+    forms = [form for form in forms_of(name, scene) if len(form) == len(shape)]
+    for form in forms:
+        if shape_of(form, sizes) == shape:
             return form
+    for form in forms:
+        loose = tuple(_with_slack(axis, size, sizes) for axis, size in zip(form, shape))
+        if None not in loose:
+            return tuple(axis for axis in loose if axis is not None)
     return shape
+
+
+def _with_slack(axis: Axis, size: int, sizes: Sizes) -> Optional[Axis]:
+    wanted = axis_size(axis, sizes)
+    if wanted == size:
+        return axis
+    return f"{axis}+{size - wanted}" if axis in _SEQUENCES and size > wanted else None
+
+
+def without_slack(form: Form) -> Form:
+    """The form with every axis as long as it must be."""
+    return tuple(axis.partition("+")[0] if isinstance(axis, str) else axis for axis in form)
 
 
 def cropped(

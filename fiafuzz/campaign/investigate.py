@@ -168,6 +168,7 @@ class Investigator:
             max_seconds=self.plan.shrink_seconds,
             stop=self.stop,
             starts=self._starts(failure),
+            dear=failure.result.deadly,
         )
         return found.case, found.runs
 

@@ -30,6 +30,14 @@ class PlainSource:
         """The first."""
         return 0
 
+    def path(self, node: Any) -> list[str]:
+        """The first words all the way."""
+        words = []
+        while node.options:
+            words.append(node.options[0])
+            node = node.next[0]
+        return words
+
     def chance(self, percent: int) -> bool:
         """No, unless it is certain."""
         return percent >= 100

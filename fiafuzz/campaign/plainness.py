@@ -39,6 +39,7 @@ DTYPE_ORDER: tuple[str, ...] = (
 )
 SPARSE_ORDER: tuple[int, ...] = (0, 1, 3, 2, 4)
 MASK_FORMS: tuple[Form, ...] = (("S", "X"), (1, "S", "X"), ("B", "S", "X"), (1, 1, "S", "X"), ("B", 1, "S", "X"))
+BIAS_FORMS: tuple[Form, ...] = (("B", "N", "S", "X"), (1, "N", "S", "X"), ("B", "N", 1, "X"), (1, "N", 1, "X"))
 COMPRESSED_FORMS: tuple[Form, ...] = ((2048, 2048), (1, 2048, 2048), (1, 1, 2048, 2048))
 HEAD_SIZES: tuple[int, ...] = (64, 128, 16, 32, 96, 192, 512)
 
@@ -64,7 +65,7 @@ def weight(fields: Fields) -> Weight:
         + _rank(SPARSE_ORDER, fields["sparseMode"])
         + sum(_rank(DTYPE_ORDER, fields[n]) for n in ("q_dtype", "kv_dtype", "out_dtype") if fields[n] != "=")
         + fields["innerPrecise"]
-        + _mask_rank(fields)
+        + _form_rank(fields)
     )
     tokens = (
         sum(q) + sum(kv) + sum(fields[n] for n in ("B", "Q_N", "KV_N", "D", "Q_S", "KV_S")) + (fields["prefix_S"] or 0)
@@ -80,13 +81,20 @@ def _off(size: int, plain: int) -> int:
     return size - plain if size >= plain else 4 * (plain - size)
 
 
-def _mask_rank(fields: Fields) -> int:
-    mask = fields.get("in:attenMask")
-    if not isinstance(mask, OptionalTensor):
-        return 0
-    return (mask.dtype != "BOOL") + _rank(
-        COMPRESSED_FORMS if COMPRESSED_FORMS[0][0] in mask.form else MASK_FORMS, mask.form
-    )
+def form_order(name: str, form: Form) -> tuple[Form, ...]:
+    """The forms of an optional tensor (``in:NAME``) from the plainest on; none for those of which all forms are equal."""
+    if name == "in:attenMask":
+        return COMPRESSED_FORMS if COMPRESSED_FORMS[0][0] in form else MASK_FORMS
+    return BIAS_FORMS if name == "in:pseShift" and len(form) == len(BIAS_FORMS[0]) else ()
+
+
+def _form_rank(fields: Fields) -> int:
+    found = 0
+    for name in ("in:attenMask", "in:pseShift"):
+        item = fields.get(name)
+        if isinstance(item, OptionalTensor):
+            found += _rank(form_order(name, item.form), item.form) + (name == "in:attenMask" and item.dtype != "BOOL")
+    return found
 
 
 def _rank(order: Sequence[Any], word: Any) -> int:

@@ -13,6 +13,9 @@ from fiafuzz.model.case import Case
 if TYPE_CHECKING:
     from oracles.metamorphic import Relation
 
+RERUN = "rerun"
+"""Not in the turns of a campaign, which runs cases again for its own sake (F105)."""
+
 
 def relations_for(case: Case, name: Optional[str] = None) -> tuple[Relation, ...]:
     """The relations to try on a case, in order: the named one alone, or all, beginning with that whose turn it is.
@@ -23,5 +26,6 @@ def relations_for(case: Case, name: Optional[str] = None) -> tuple[Relation, ...
 
     if name is not None:
         return (relation_by_name(name),)
-    start = int(case.digest, 16) % len(RELATIONS)
-    return (*RELATIONS[start:], *RELATIONS[:start])
+    others = tuple(r for r in RELATIONS if r.name != RERUN)
+    start = int(case.digest, 16) % len(others)
+    return (*others[start:], *others[:start])

@@ -108,7 +108,8 @@ def totals(kills: Sequence[Kill]) -> Totals:
 
 def chosen_faults(names: Sequence[str]) -> tuple[Fault, ...]:
     """The faults of these names ("faulty:" may stand before them), all without one. ValueError for an unknown name."""
-    return tuple(fault_by_name(n.removeprefix("faulty:")) for n in dict.fromkeys(names)) if names else all_faults()
+    plain = dict.fromkeys(name.removeprefix("faulty:") for name in names)
+    return tuple(fault_by_name(name) for name in plain) if names else all_faults()
 
 
 class _Offers:

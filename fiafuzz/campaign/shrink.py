@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -32,6 +33,8 @@ MAX_CANDIDATES = 4000
 """Candidates that one shrink may predict."""
 
 MAX_STARTS = 6
+MAX_ISOLATING = 80
+"""Runs that may go into leaving single features and pairs of them."""
 SIZE_BUNDLES = frozenset(
     {
         "batch",
@@ -47,6 +50,9 @@ SIZE_BUNDLES = frozenset(
         "scale",
     }
 )
+
+DESCRIBES_NOTHING = (ValueError, KeyError, ZeroDivisionError, IndexError)
+"""What putting together raises for fields that do not go together."""
 
 Check = Callable[[Case], bool]
 """Runs a case; whether it still fails in the same way."""
@@ -82,17 +88,21 @@ def shrink(
     max_seconds: Optional[float] = None,
     stop: Callable[[], bool] = lambda: False,
     starts: Iterable[Case] = (),
+    dear: bool = False,
 ) -> Shrunk:
     """Shrink a failing case. ``check`` must be true for ``case`` itself (it is not asked); whatever it raises goes
     through.
 
     ``max_seconds`` and ``stop`` end it early with what has been reached. ``starts`` are plainer cases that might fail
-    as well; they are tried first. Never fails for the form of the case.
+    as well; they are tried first. ``dear``: every failing run costs a worker, so look for the feature that matters rather than take
+    away those that do not. Never fails for the form of the case.
     """
     search = _Search(case, check, profile, max_runs, max_seconds, stop)
     cut_short = False
     try:
         search.jump(starts)
+        if dear:
+            search.isolate()
         search.drop_features()
         search.take_steps()
     except _Enough:
@@ -170,12 +180,7 @@ class _Search:
             return False
         try:
             case = put_together(fields, self.best.api, self.best.product)
-        except (
-            ValueError,
-            KeyError,
-            ZeroDivisionError,
-            IndexError,
-        ):  # fields that do not fit together describe no case
+        except DESCRIBES_NOTHING:
             return False
         if not self._fails(case):
             return False
@@ -193,7 +198,20 @@ class _Search:
                 self.held.append("plain call")
                 return
 
-    # ---- the two passes ---------------------------------------------------------------------------
+    # ---- the passes ---------------------------------------------------------------------------
+
+    def isolate(self) -> None:
+        """Everything plain but one feature, then but two: many runs, of which only the last one fails."""
+        bundles = self._bundles()
+        if self._try("everything", _applied(self.fields, bundles)):
+            return
+        for count in (1, 2):
+            for kept in combinations(range(len(bundles)), count):
+                if self.runs >= MAX_ISOLATING:
+                    return
+                rest = [bundle for i, bundle in enumerate(bundles) if i not in kept]
+                if self._try("all but " + " ".join(bundles[i][0] for i in kept), _applied(self.fields, rest)):
+                    return
 
     def drop_features(self) -> None:
         """Take features away: all at once, then chunks of half that size, down to single ones, until nothing goes."""
@@ -249,7 +267,7 @@ def stripped(case: Case, keep: Mapping[str, str], acceptable: Callable[[Case], b
             continue
         try:
             candidate = put_together(tried, case.api, case.product)
-        except (ValueError, KeyError, ZeroDivisionError, IndexError):
+        except DESCRIBES_NOTHING:
             continue
         words = dict(features_of(candidate))
         if all(words.get(factor) == word for factor, word in keep.items()) and acceptable(candidate):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Optional
 
+import msgspec
+
 from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.layouts import CACHE_LAYOUTS
 from fiafuzz.model.parameters import INT_MAX
@@ -16,7 +18,7 @@ from fiafuzz.model.scene import FLOAT_QUERY
 
 from .blueprint import SIZES, Fields, Literal, OptionalTensor
 from .bundles import changed, keep_batches, to_key_size, to_layout, to_query_size, without
-from .plainness import COMPRESSED_FORMS, DTYPE_ORDER, HEAD_SIZES, LAYOUT_ORDER, MASK_FORMS, SPARSE_ORDER, STORAGE_ORDER
+from .plainness import DTYPE_ORDER, HEAD_SIZES, LAYOUT_ORDER, MASK_FORMS, SPARSE_ORDER, STORAGE_ORDER, form_order
 
 
 def steps(fields: Fields) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -157,22 +159,12 @@ def _optional(fields: Fields) -> Steps:
         bare = item.__class__(item.form, item.dtype, item.shape, item.format)
         if item.fill is not None or (item.values is not None and item.shape != (1,)):
             yield f"{name} default values", changed(fields, **{name: bare})
-        if name == "in:attenMask":
-            for form in COMPRESSED_FORMS if COMPRESSED_FORMS[0][0] in item.form else MASK_FORMS:
-                if form == item.form:
-                    break
-                yield (
-                    f"mask {form}",
-                    changed(fields, **{name: OptionalTensor(form, item.dtype, item.shape, item.format)}),
-                )
-            if item.dtype != "BOOL":
-                yield (
-                    "mask BOOL",
-                    changed(
-                        fields,
-                        **{name: OptionalTensor(item.form, "BOOL", item.shape, item.format, item.fill, item.values)},
-                    ),
-                )
+        for form in form_order(name, item.form):
+            if form == item.form:
+                break
+            yield f"{name} {form}", changed(fields, **{name: OptionalTensor(form, item.dtype, item.shape, item.format)})
+        if name == "in:attenMask" and item.dtype != "BOOL":
+            yield "mask BOOL", changed(fields, **{name: msgspec.structs.replace(item, dtype="BOOL")})
 
 
 def _plainer_override(fields: Fields, name: str, value: Any) -> Steps:

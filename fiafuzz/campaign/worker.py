@@ -115,6 +115,7 @@ def _serve(wire: WorkerWire, page: mmap.mmap) -> int:
     executor = Executor(
         backend, setup.standard, lambda name, profile: _load(Setup(name, profile or setup.profile)), mark, setup.profile
     )
+    executor.warm_up()
     _limit_memory(setup.memory)
     wire.write(
         Hello(

@@ -57,7 +57,8 @@ def command(file: str, inputs: str | None, outputs: str, standard: str | None, n
         expected = reference(record.case, tensors, scene=scene)
     except ReferenceError as error:
         raise UserError(f"{record.where}: {error}") from None
-    verdict = judge_outputs(record.case, scene, expected, got, standard or DEFAULT_STANDARD)
+    # A verdict on one call by hand: the sharpest form, which a campaign of thousands of calls cannot afford.
+    verdict = judge_outputs(record.case, scene, expected, got, standard or DEFAULT_STANDARD, lone=True)
     if as_json:
         import msgspec
 
@@ -97,7 +98,7 @@ def judgement_text(name: str, verdict: Any, worst: int) -> str:
             lines.append(f"  {record.name}: {record.problem}")
             continue
         lines.append(
-            f"  {record.name}: {record.compared} elements compared, {record.excluded} left out, {record.untestable} ill-conditioned, "
+            f"  {record.name}: {record.compared} elements compared, {record.excluded} left out, "
             f"{record.failing} off; largest error {record.ratio:.3g} of what is allowed"
         )
         for element in record.worst[:worst]:

@@ -223,7 +223,9 @@ def _check_dtype(dtype: np.dtype[Any], key: str, source: Path) -> None:
                         f"and 8-bit floats as their uint8 codes")
     if dtype.newbyteorder("=") not in _STORED:
         raise DumpError(f"{key} in {source} has the dtype {dtype}, which no tensor of the operator is stored in")
-    if key in _FIXED and dtype.newbyteorder("=") != np.dtype(_FIXED[key]):
+    # The reference writes every expected output as float64; outputs_from_dump still asks a backend's dump for the case's own dtype.
+    exact = key.startswith("out:") and dtype.newbyteorder("=") == np.dtype(np.float64)
+    if key in _FIXED and not exact and dtype.newbyteorder("=") != np.dtype(_FIXED[key]):
         raise DumpError(f"{key} in {source} is {dtype}, it must be {_FIXED[key]}")
 
 

@@ -147,7 +147,8 @@ def entry_seconds(root: Path) -> float:
     corpus, times = Corpus(root / "entries"), []
     for number in range(20):
         entry_id = f"F101-{number:010x}"
-        entry = Entry(entry_id, "", Signature("cpu", "F101"), PROFILE, plain_case("950", "v5"), "", Foreseen("accept"), Got("ok"), (), {}, 0, "", "")
+        case, signature = plain_case("950", "v5"), Signature("cpu", "F101")
+        entry = Entry(entry_id, "", signature, PROFILE, case, "", Foreseen("accept"), Got("ok"), (), {}, 0, "", "")
         start = perf_counter()
         corpus.add(entry)
         times.append(perf_counter() - start)

@@ -218,7 +218,10 @@ def test_backends_and_doctor(fiafuzz: Run) -> None:
 
 
 def test_import_of_a_table(fiafuzz: Run, tmp_path: Path) -> None:
-    header = "case_name,query_shape,query_dtype,key_shape,key_dtype,value_shape,value_dtype,attention_out_shape,attention_out_dtype,num_heads,input_layout,expectResult"
+    tensors = ("query", "key", "value", "attention_out")
+    header = ",".join(
+        ["case_name", *(f"{t}_{p}" for t in tensors for p in ("shape", "dtype")), "num_heads", "input_layout", "expectResult"]
+    )
     rows = [
         "good,1 2 3 16,FLOAT16,1 2 5 16,FLOAT16,1 2 5 16,FLOAT16,1 2 3 16,FLOAT16,2,BNSD,SUCCESS",
         "odd,1 2 3 16,FLOAT99,1 2 5 16,FLOAT16,1 2 5 16,FLOAT16,1 2 3 16,FLOAT16,2,BNSD,FAILED",

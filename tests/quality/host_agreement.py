@@ -1,4 +1,5 @@
-"""Compare predictions with the measured host verdicts. Run: python tests/quality/host_agreement.py [--profile P] [--half even|odd] [--check NAME] [--list N]
+"""Compare predictions with the measured host verdicts.
+Run: python tests/quality/host_agreement.py [--profile P] [--half even|odd] [--check NAME] [--list N]
 
 Reads host_verdicts_dev.jsonl.gz from $FIAFUZZ_SHARED/data or ../shared/data. Rows marked ``unsure`` are counted apart.
 """

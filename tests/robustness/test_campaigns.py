@@ -60,7 +60,7 @@ def test_a_fault_ends_as_one_small_entry(tmp_path: Path, name: str, code: str, e
     shape = entry.case.inputs.key[0].shape if entry.case.inputs.key and entry.case.inputs.key[0] else ()
     assert len(entry.differences) <= 3, entry.differences
     assert shape[2] % 2 == 1, "what makes it fail is still there"
-    assert [e for e in Corpus(plan.corpus).entries()] == [entry]
+    assert list(Corpus(plan.corpus).entries()) == [entry]
     finished = events[-1]
     assert isinstance(finished, RunFinished) and finished.summary.status == "findings"
     assert [type(e) for e in logged(tmp_path)] == [type(e) for e in events]

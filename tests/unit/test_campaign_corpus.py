@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from pathlib import Path
@@ -152,10 +153,8 @@ def test_damaged_files_never_do_more_than_be_told(tmp_path_factory: pytest.TempP
 def _add_all(root: str, seed: int) -> None:
     corpus = Corpus(root)
     for number in range(30):
-        try:
+        with contextlib.suppress(FileExistsError):
             corpus.add(entry(f"F101-{number:010x}", seed))
-        except FileExistsError:
-            pass
 
 
 def test_two_writers_leave_whole_entries(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_planted_fault_is_found_shrunk_kept_and_replayed(tmp_path: Path) -> No
     assert len(entry.differences) <= 4 and kept[0].runs <= 150
     assert entry.got.error_ratio > 1 and entry.got.worst and entry.environment["torch"]
     assert entry.reproduce == f"fiafuzz replay {entry.id} --backend faulty:causal-one-too-many --corpus {tmp_path / 'corpus'}"
-    assert [e.case.digest for e in events if isinstance(e, FindingFound)][0] == entry.original
+    assert next(e.case.digest for e in events if isinstance(e, FindingFound)) == entry.original
     entries = [e for e in Corpus(plan.corpus).entries() if isinstance(e, Entry)]
     assert entry in entries
     items = [entry_item(entry), Item("plain", plain_case("950", "v5"), None, None, {"verdict": "reject"})]
@@ -191,7 +191,7 @@ def test_a_blind_judge_kills_the_canary() -> None:
 
 def test_a_run_without_a_canary_is_not_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fiafuzz.campaign.leg.sing", lambda *_: (False, "the judge is blind"))
-    events, summary = run(plan_in(tmp_path, canary=True))
+    _, summary = run(plan_in(tmp_path, canary=True))
     assert summary.status == "broken" and summary.cases == 0
     assert summary.problems == ("canary: the judge is blind",)
 

@@ -27,8 +27,9 @@ def test_features_are_what_the_plainest_call_does_not_have() -> None:
                               "softmaxLseFlag: True (plain: False)")
 
 
-@pytest.mark.parametrize("code, rule, with_features", [("F101", None, True), ("F202", None, True), ("F301", None, True),
-                                                       ("F201", "FIA-PA-001", False), ("F203", "FIA-PA-001", False), ("F106", "layout", False)])
+@pytest.mark.parametrize("code, rule, with_features", [
+    ("F101", None, True), ("F202", None, True), ("F301", None, True), ("F201", "FIA-PA-001", False), ("F203", "FIA-PA-001", False),
+    ("F106", "layout", False)])
 def test_findings_about_a_rule_are_told_apart_by_it(code: str, rule: str | None, with_features: bool) -> None:
     case = put_together(with_fields(PLAIN, softmaxLseFlag=True), "v5", "950")
     found = signature_of("cpu", Verdict(FINDING, code, rule), "561002", case)

@@ -239,7 +239,7 @@ FLOATS = "{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }"
         ({"in:key.99999.npy": b""}, "key is a list"),
         ({"in:actualSeqLengths.npy": b""}, "belongs to the case"),
         ({"in:numHeads.npy": b""}, "unknown array 'in:numHeads'"),
-        ({"out:softmaxLse.npy": npy(np.zeros(3))}, "out:softmaxLse in .* is float64, it must be float32"),
+        ({"out:softmaxLse.npy": npy(np.zeros(3, np.float16))}, "out:softmaxLse in .* is float16, it must be float32"),
         ({"compare:attentionOut.npy": npy(np.zeros(3, np.uint8))}, "it must be bool"),
     ],
 )

@@ -63,5 +63,5 @@ RULES: tuple[Rule, ...] = (
          basis=Basis.SOURCE, effect=Effect.CRASH, stage=Stage.PARSER, order=5, routes=FAST_ROUTE,
          breaks=(Break("absent", together(cache_as("NZ"), put(actualSeqLengths=None)),
                        {"layout": "TND", "scenario": "gqa", "storage": "BnBsH", "head_size": ("192", "16k")},
-                       ("FIA-AS-001",)),)),
+                       ("FIA-AS-001", "FIA-PA-101")),)),
 )

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
+from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.scene import Scene
 
 from ..changes import put, resize
 from ..facts import decode_mla, legacy_decode
-from ..rule import DOC_A2A3_V3, Basis, Boundary, Break, Change, Level, Words
+from ..rule import DOC_A2A3_V3, Basis, Boundary, Break, Change, Level, Words, never
 from .facts import FULL_MODES, mask_rule, needed_columns
 from .sparse import MODES, fixed, full
 
@@ -197,5 +198,16 @@ RULES = (
         requires=lambda s: s.sparse_mode == 3 or s.sparse_mode not in MODES, limit="3",
         breaks=(Break("value", put(sparseMode=0, attenMask=None), {
             "scenario": "mla_decode", "q_s": "2-16", "sparse_mode": "3", "layout": ("BSH", "BSND", "BNSD")}),),
+    ),
+    mask_rule(
+        79, "A2/A3: with one query token and no rope a mask is as for sparseMode 0, whatever sparseMode says",
+        level=Level.CONSISTENCY, profiles=DOC_A2A3_V3, basis=Basis.DOCUMENTED, enforced_by="nothing",
+        cites=("v3.attention_mask.consistency.shape_sparse_01_qs_eq_1",),
+        when=lambda s: (s.mask_compressed and s.sparse_mode in (2, 3, 4) and s.single_token and not s.packed
+                        and not s.given("queryRope") and s.Q_D == s.V_D and not s.layout_name.partition("_")[2]),
+        requires=never, limit="(B, KV_S), (B, 1, KV_S), (B, 1, 1, KV_S)",
+        breaks=(Break("axis", put(sparseMode=3, attenMask=TensorSpec((2048, 2048), "BOOL")), {
+            "scenario": "gqa", "q_s": "1", "mask": "none", "sparse_mode": "0", "layout": ("BSH", "BSND", "BNSD")}),),
+        note="sparseMode has no effect there, so the fixed mask of modes 2 to 4 has the wrong shape; the operator takes it.",
     ),
 )

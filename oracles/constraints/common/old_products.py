@@ -58,6 +58,14 @@ def _long_queries(s: Scene) -> Optional[Mapping[str, object]]:
     return {"actualSeqLengths": (s.T,) * s.B}
 
 
+def _idle_batch(s: Scene) -> Optional[Mapping[str, object]]:
+    """The query of the second batch of a packed call moved into the first, where 16 tokens stay the most."""
+    lens = s.inputs.actualSeqLengths
+    if not s.packed or lens is None or len(lens) < 2 or not 0 < lens[1] <= 16:
+        return None
+    return {"actualSeqLengths": (lens[1], *lens[1:])}
+
+
 def _as_tnd(s: Scene) -> Optional[Mapping[str, object]]:
     """A BSND call as TND: all batches behind each other."""
     if s.B is None or s.Q_S is None or s.KV_S is None or not 1 <= s.B <= 64:
@@ -111,11 +119,20 @@ RULES = (
         note="Another place of the same document allows one token.",
     ),
     common_rule(
-        103, "A2/A3: packed Decode MLA has 1 to 16 query tokens in each batch", level=Level.CROSS,
+        103, "A2/A3: packed Decode MLA has at most 16 query tokens in a batch", level=Level.CROSS,
+        profiles=DOC_A2A3_V3, cites=("v3.common.cross.tnd512_q_s", "v3.rope.cross.mla512_a2_q_s"),
+        when=lambda s: s.packed and decode_mla(s) and bool(s.q_lens),
+        requires=lambda s: s.q_lens is not None and all(n <= 16 for n in s.q_lens), limit="16",
+        breaks=(Break("above", _long_queries, {"scenario": "mla_decode", "layout": ("TND", "TND_NTD")}),),
+        note="No measured call with more tokens in a batch was accepted.",
+    ),
+    common_rule(
+        117, "A2/A3: packed Decode MLA has a query token in each batch", level=Level.CROSS,
         profiles=DOC_A2A3_V3, cites=("v3.common.cross.tnd512_q_s",), basis=Basis.DOCUMENTED, enforced_by="nothing",
         when=lambda s: s.packed and decode_mla(s) and bool(s.q_lens),
-        requires=lambda s: s.q_lens is not None and all(1 <= n <= 16 for n in s.q_lens), limit="1 .. 16",
-        breaks=(Break("value", _long_queries, {"scenario": "mla_decode", "layout": ("TND", "TND_NTD")}),),
+        requires=lambda s: s.q_lens is not None and all(n != 0 for n in s.q_lens), limit="1",
+        breaks=(Break("below", _idle_batch, {"scenario": "mla_decode", "layout": ("TND", "TND_NTD")}),),
+        note="The operator takes batches without query tokens.",
     ),
     common_rule(
         104, "A2/A3: TND without rope has head sizes up to 256", level=Level.CROSS, profiles=DOC_A2A3_V3,

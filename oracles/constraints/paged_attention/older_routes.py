@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ..routes import DECODE, DECODE_ROUTE, FAST, PREFILL
-from ..rule import ALL_A2A3, Basis, Break, Level, Rule, Words
+from ..changes import cast
+from ..routes import DECODE, DECODE_ROUTE, FAST, PREFILL, PREFILL_ROUTE
+from ..rule import ALL_A2A3, SRC_A2A3, Basis, Break, Level, Rule, Words
 from .cache import cache_as
 from .facts import GROUP
 
 ALSO = {
     FAST: "007 043",
-    PREFILL: "002 003 004 006 007 010 020 041 042 043 044 045 060 070 071 073",
+    PREFILL: "002 003 004 006 007 020 041 042 043 044 045 060 070 071 073",
     DECODE: "002 003 006 007 020 028 029 040 041 042 043 045 046 060 070 071",
 }
 """Numbers of the rules of this room that hold on these routes too."""
@@ -26,4 +27,10 @@ RULES: tuple[Rule, ...] = (
          lambda s: s.cache_layout != "NZ", basis=Basis.SOURCE, routes=DECODE_ROUTE,
          enforced_by="CheckGqaIOTensor, CheckGqaAntiQuantPerChannel, CheckKVAntiQuantMode",
          breaks=(Break("rank", cache_as("NZ"), _DECODE, ("FIA-PA-102",)),)),
+    Rule("FIA-PA-202", "A2/A3: the block table of a quantised call with several query tokens is INT32", GROUP,
+         Level.SINGLE, SRC_A2A3, ("v3.paged_attention.single.block_table_table",), lambda s: s.paged,
+         lambda s: s.dtype("blockTable") == "INT32", basis=Basis.SOURCE, routes=PREFILL_ROUTE,
+         enforced_by="CheckPATypeAndShape", note="the other routes do not look",
+         breaks=(Break("dtype", cast("INT64", "blockTable"), {"scenario": "antiquant", "storage": "BnBsH",
+                                                              "q_s": "17+"}),)),
 )

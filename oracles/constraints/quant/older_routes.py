@@ -43,7 +43,8 @@ _FULL_RULES = (
         SRC_A2A3 | DOC_A2A3_V5, ("v3.quant.cross.qs_eq1_no_all_int8",),
         lambda s: full(s) and full_intent(s) != "per_tensor", lambda s: s.rope_on, basis=Basis.SOURCE,
         routes=DECODE_ROUTE, enforced_by="ProcessQuant, CheckInputQKVTypeMatch",
-        breaks=(Break("absent", drop("queryRope", "keyRope"), {"scenario": "full_decode_mla", "q_s": "1"}),),
+        breaks=(Break("absent", drop("queryRope", "keyRope"), {"scenario": "full_decode_mla", "q_s": "1"},
+                      ("FIA-PA-073",)),),
     ),
     Rule(
         "FIA-QU-563", "INT8 query, key and value take no antiquantScale and antiquantOffset", "quant",
@@ -51,7 +52,7 @@ _FULL_RULES = (
         lambda s: not s.given("antiquantScale") and not s.given("antiquantOffset"), basis=Basis.SOURCE,
         routes=OLDER_ROUTES, enforced_by="RunBigKernelTilingWithParams, ProcessQuant",
         breaks=tuple(Break("present", put(**{name: TensorSpec((2,), "FLOAT16")}),
-                           {"scenario": ("full_per_tensor", "full_decode_mla")})
+                           {"scenario": ("full_per_tensor", "full_decode_mla")}, ("FIA-QU-485",))
                      for name in ("antiquantScale", "antiquantOffset")),
     ),
     Rule(

@@ -14,7 +14,7 @@ from fiafuzz.model.scene import Scene
 from ..changes import cast, drop, put, reshape, with_shape
 from ..common.recipes import axis_everywhere
 from ..routes import PREFILL_ROUTE
-from ..rule import ALL_A2A3, SRC_A2A3, Basis, Boundary, Break, Change, Effect, Level, Rule, never
+from ..rule import ALL_A2A3, DOC_A2A3_V3, DOC_A2A3_V5, SRC_A2A3, Basis, Boundary, Break, Change, Effect, Level, Rule, never
 from .antiquant_scales import KEY, VALUE
 from .antiquant_shapes import spoil
 from .facts import Needs, both_scales
@@ -72,9 +72,9 @@ def _other_form(s: Scene) -> Optional[dict[str, object]]:
 
 
 def _rule(number: int, title: str, level: Level, cites: tuple[str, ...], when: Callable[[Scene], bool],
-          requires: Callable[[Scene], bool] = never, *, doc: bool = True, breaks: tuple[Break, ...] = (),
-          **more: object) -> Rule:
-    return Rule(f"FIA-QU-{number}", title, "quant", level, ALL_A2A3 if doc else SRC_A2A3, cites, when, requires,
+          requires: Callable[[Scene], bool] = never, *, profiles: frozenset[str] = SRC_A2A3,
+          breaks: tuple[Break, ...] = (), **more: object) -> Rule:
+    return Rule(f"FIA-QU-{number}", title, "quant", level, profiles, cites, when, requires,
                 basis=Basis.SOURCE, routes=PREFILL_ROUTE, breaks=breaks, **more)  # type: ignore[arg-type]
 
 
@@ -102,7 +102,7 @@ MERGED_RULES = (
           ("v3.quant.consistency.antiquant_per_channel_shape",),
           lambda s: _merged(s) and _form(s, _FORM) is not None and s.shape("antiquantScale") != (2,),
           lambda s: s.shape("antiquantScale") == _form(s, _FORM), limit="[2,H], [2,N,D], [2,N,1,D]",
-          note="the documents allow each form with each layout",
+          profiles=SRC_A2A3 | DOC_A2A3_V3, note="the documents allow each form with each layout",
           enforced_by="CheckPerchannelAntiquantParamsShape, CheckPerchannelBSNDParamsShape",
           breaks=(Break("rank", _other_form, {**_MERGED, "antiquant_offset": "symmetric"}),)),
     _rule(502, "several query tokens: a paged quantised cache takes no merged antiquantScale", Level.CROSS,
@@ -122,33 +122,36 @@ def _as_merged(s: Scene) -> Optional[dict[str, object]]:
 SEPARATE_RULES = (
     _rule(504, "separate per-channel scales with several query tokens: query is BFLOAT16", Level.CROSS,
           ("v3.quant.cross.qs_gt1_a2_sep_dtypes_query",), lambda s: _separate(s) and s.antiquant_modes == (0, 0),
-          lambda s: s.q_dtype == "BFLOAT16", doc=False, enforced_by="RunBigKernelTilingWithParams",
+          lambda s: s.q_dtype == "BFLOAT16", enforced_by="RunBigKernelTilingWithParams",
           breaks=(Break("dtype", cast("FLOAT16", "query", "attentionOut", KEY, VALUE),
                         {**_SEPARATE, "antiquant": "per_channel", "antiquant_offset": "symmetric"}, ("FIA-QU-460",)),)),
     _rule(505, "separate scales with several query tokens: per-token scales are no longer than key", Level.CONSISTENCY,
           ("v3.quant.consistency.qs_gt1_a2_sep_per_token_shape",),
           lambda s: _separate(s) and s.antiquant_modes == (1, 1), lambda s: not _longer(s, s.shape(KEY)),
-          note="the documents say [B,L]; with one query token more rows pass", doc=False,
+          note="the documents say [B,L]; with one query token more rows pass",
           enforced_by="RunBigKernelTilingWithParams",
           breaks=(Break("above", spoil(lambda shape: (*shape[:-1], shape[-1] + 1)),
                         {**_SEPARATE, "antiquant": "per_token"}),)),
     _rule(508, "separate scales with several query tokens: not one number for all", Level.CONSISTENCY,
           ("v3.quant.consistency.qs_gt1_a2_sep_per_channel_shape",), _separate, lambda s: s.shape(KEY) != (1,),
-          doc=False, enforced_by="RunBigKernelTilingWithParams",
+          enforced_by="RunBigKernelTilingWithParams",
           breaks=(Break("axis", spoil(lambda shape: (1,)), {**_SEPARATE, "antiquant": "per_channel"}),)),
     _rule(510, "separate scales with several query tokens: the value scale has the shape of the key scale",
           Level.CONSISTENCY, ("v3.quant.consistency.qs_gt1_a2_sep_shapes_scales",), _separate,
-          lambda s: s.shape(KEY) == s.shape(VALUE), doc=False, enforced_by="RunBigKernelTilingWithParams",
+          lambda s: s.shape(KEY) == s.shape(VALUE), enforced_by="RunBigKernelTilingWithParams",
           breaks=(Break("axis", reshape(VALUE, lambda s: (0, *(s.shape(VALUE) or ())[1:])),
                         {**_SEPARATE, "antiquant": "per_token", "antiquant_offset": "symmetric"}),)),
     _rule(507, "a FLOAT16 query with quantised key takes no deqScale1, quantScale1 and deqScale2", Level.EXISTENCE,
           ("v3.quant.existence.fp_in_fp_out_stray_scales",),
           lambda s: _quantised(s) and s.q_dtype == "FLOAT16",
-          lambda s: not any(s.given(n) for n in SCALES), enforced_by="RunBigKernelTilingWithParams",
+          lambda s: not any(s.given(n) for n in SCALES), profiles=SRC_A2A3 | DOC_A2A3_V3, enforced_by="RunBigKernelTilingWithParams",
           breaks=tuple(Break("present", put(**{n: TensorSpec((1,), "FLOAT32")}), {**_MERGED, "q_dtype": "FLOAT16"})
                        for n in SCALES)),
 )
 
+
+_PAGED_PROFILES = SRC_A2A3 | DOC_A2A3_V5
+"""The V3 document refuses a paged cache there whole."""
 
 _CITE_PAGED = ("v3.quant.cross.qs_gt1_a2_sep_no_paged_attention",)
 
@@ -164,25 +167,25 @@ def _transposed(s: Scene) -> Optional[dict[str, object]]:
 PAGED_RULES = (
     _rule(511, "several query tokens, paged quantised cache: inputLayout is BSH or BSND", Level.CROSS, _CITE_PAGED,
           lambda s: _paged(s) and s.layout is not None, lambda s: s.layout_name in _PAGED_FORM,
-          enforced_by="CheckPAAntiquantSupportScenarios",
+          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", _transposed, _PAGED),)),
     _rule(512, "several query tokens, paged quantised cache: innerPrecise is 1", Level.CROSS, _CITE_PAGED, _paged,
-          lambda s: s.inner_precise == 1, enforced_by="CheckPAAntiquantSupportScenarios",
+          lambda s: s.inner_precise == 1, profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", put(innerPrecise=0), _PAGED),)),
     _rule(513, "several query tokens, paged quantised cache: sparseMode is 3 with a mask", Level.CROSS, _CITE_PAGED,
-          _paged, lambda s: s.sparse_mode == 3 and s.mask_on, enforced_by="CheckPAAntiquantSupportScenarios",
+          _paged, lambda s: s.sparse_mode == 3 and s.mask_on, profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", put(sparseMode=2), _PAGED),)),
     _rule(514, "several query tokens, paged quantised cache: no bias", Level.CROSS, _CITE_PAGED, _paged,
-          lambda s: not s.given("pseShift"), enforced_by="CheckPAAntiquantSupportScenarios",
+          lambda s: not s.given("pseShift"), profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("present", lambda s: _bias(s), _PAGED),)),
     _rule(515, "several query tokens, paged quantised cache: separate scales go without the merged ones", Level.CROSS,
           _CITE_PAGED, lambda s: _paged(s) and both_scales(s),
           lambda s: not s.given("antiquantScale") and not s.given("antiquantOffset"),
-          enforced_by="CheckPAAntiquantSupportScenarios",
-          breaks=(Break("present", put(antiquantScale=TensorSpec((2,), "FLOAT16")), _PAGED),)),
+          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          breaks=(Break("present", put(antiquantScale=TensorSpec((2,), "FLOAT16")), _PAGED, ("FIA-QU-485",)),)),
     _rule(516, "several query tokens, paged quantised cache: at least 17", Level.CROSS, _CITE_PAGED, _paged,
           lambda s: s.Q_S is None or s.Q_S > LARGEST_Q_S, limit="17",
-          enforced_by="RunBigKernelTilingWithParams",
+          profiles=_PAGED_PROFILES, enforced_by="RunBigKernelTilingWithParams",
           breaks=(Break("below", axis_everywhere("S", 16, "query", "attentionOut"),
                         {**_PAGED, "q_lengths": "absent", "lse": "off"}),),
           boundaries=(Boundary(axis_everywhere("S", 17, "query", "attentionOut"),
@@ -190,21 +193,22 @@ PAGED_RULES = (
                                {**_PAGED, "q_lengths": "absent", "lse": "off"}, limit="17"),)),
     _rule(517, "several query tokens, paged quantised cache: both modes are 0", Level.CROSS, _CITE_PAGED,
           lambda s: _paged(s) and both_scales(s), lambda s: s.antiquant_modes == (0, 0),
-          enforced_by="CheckPAAntiquantSupportScenarios",
+          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", put(keyAntiquantMode=1, valueAntiquantMode=1), _PAGED),)),
     _rule(518, "several query tokens, paged quantised cache: scales are [1,H], or [1,N,D] with BSND", Level.CROSS,
           _CITE_PAGED, lambda s: _paged(s) and both_scales(s) and _form(s, _PAGED_FORM) is not None,
-          lambda s: s.shape(KEY) == s.shape(VALUE) == _form(s, _PAGED_FORM), enforced_by="CheckPAAntiquantSupportScenarios",
+          lambda s: s.shape(KEY) == s.shape(VALUE) == _form(s, _PAGED_FORM), profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("above", spoil(lambda shape: (*shape[:-1], shape[-1] + 1)),
                         {**_PAGED, "antiquant_offset": "symmetric"}),
                   Break("rank", spoil(lambda shape: shape[1:]), {**_PAGED, "antiquant_offset": "symmetric"}))),
     _rule(519, "several query tokens, paged quantised cache: offsets have the shape of their scales", Level.CROSS,
           _CITE_PAGED, lambda s: _paged(s) and both_scales(s) and _form(s, _PAGED_FORM) is not None,
           lambda s: all(s.shape(n) in (None, _form(s, _PAGED_FORM)) for n in OFFSETS),
-          enforced_by="CheckPAAntiquantSupportScenarios",
-          breaks=(Break("axis", _both(_row_longer, *OFFSETS), {**_PAGED, "antiquant_offset": "offset"}),)),
+          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          breaks=(Break("axis", _both(_row_longer, *OFFSETS), {**_PAGED, "antiquant_offset": "offset"},
+                        ("FIA-QU-483",)),)),
     _rule(520, "several query tokens, paged quantised cache: the separate scales are given", Level.EXISTENCE,
-          _CITE_PAGED, lambda s: _paged(s) and not s.given("antiquantScale"), both_scales, doc=False,
+          _CITE_PAGED, lambda s: _paged(s) and not s.given("antiquantScale"), both_scales,
           enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("absent", drop(VALUE), _PAGED, ("FIA-QU-446",)),)),
 )

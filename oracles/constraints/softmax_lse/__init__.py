@@ -154,6 +154,6 @@ RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, also_on((
         when=lambda s: s.lse_on and s.lse is not None and s.q_axes is not None,
         requires=lambda s: s.shape("softmaxLse") == _fast_shape(s), limit="[T, N of query, 1]",
         breaks=(Break("axis", resize("softmaxLse", 0, lambda _, n: n + 1), {**_PACKED, "layout": "TND",
-                                                                           "scenario": "gqa"}),),
+                                                                           "scenario": "gqa"}, ("FIA-SL-004",)),),
     ),
 ), ALSO))
