@@ -14,7 +14,7 @@ from .ground import Ground
 def prefix(ground: Ground, scenario: str, store: str, feature_layout: bool, empty: str) -> Words:
     if store != "contiguous" or not feature_layout or empty != "none" or scenario not in ("gqa", "antiquant"):
         return ("none",)
-    return {"none": 4, "full": 1, "actual": 1}
+    return {"none": 3, "full": 1, "actual": 2}
 
 
 # ---- building ---------------------------------------------------------------------------------

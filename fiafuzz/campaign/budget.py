@@ -19,7 +19,7 @@ class Budget:
         self.seconds = seconds
         self.cases = cases
         self.start = monotonic()
-        self.cases_at_start = tally.cases
+        self.cases_at_start = tally.offered
 
     @property
     def used_up(self) -> bool:
@@ -34,7 +34,7 @@ class Budget:
     @property
     def left_cases(self) -> Optional[int]:
         """Cases left."""
-        return None if self.cases is None else max(0, self.cases - (self._tally.cases - self.cases_at_start))
+        return None if self.cases is None else max(0, self.cases - (self._tally.offered - self.cases_at_start))
 
     def share_of(self, phase: str, last: bool) -> tuple[Optional[float], Optional[int]]:
         """What a phase may use: its share of the whole, no more than what is left; the last phase may use all that is

@@ -111,9 +111,7 @@ class Campaign:
     def _finish(self) -> Summary:
         """Close the books: summary, run.json, log. Runs also when the consumer has gone or everything fails."""
         self.tally.interrupted = self.stop.reason in ("SIGINT", "SIGTERM")
-        self.tally.nothing = (
-            not self.tally.cases and not self.tally.skipped and not self.tally.problems and not self.stop
-        )
+        self.tally.nothing = not self.tally.cases and not self.tally.problems and not self.stop
         if self.directory.problem:
             self.tally.problems.append(f"the log is not complete: {self.directory.problem}")
         self.tally.seconds = self.elapsed
@@ -150,7 +148,7 @@ class Campaign:
 
     def _budget(self, legs_left: int) -> Budget:
         seconds = None if self.plan.max_time is None else max(0.0, self.plan.max_time - self.elapsed) / legs_left
-        cases = None if self.plan.max_cases is None else max(0, self.plan.max_cases - self.tally.cases) // legs_left
+        cases = None if self.plan.max_cases is None else max(0, self.plan.max_cases - self.tally.offered) // legs_left
         return Budget(self.tally, seconds, cases)
 
     def _leg(self, backend: str, profile: str, budget: Budget, *, first: bool) -> Iterator[Event]:

@@ -183,8 +183,8 @@ class FindingLine(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a run came to. ``status``: clean, findings, interrupted, nothing (nothing was selected) or broken (fiafuzz
-    itself failed)."""
+    """What a run came to. ``status``: clean, findings, interrupted, nothing (not one case was run) or broken (fiafuzz
+    itself failed). ``cases``: those that were run; what the backend cannot express and what was skipped count apart."""
 
     status: str
     seed: int

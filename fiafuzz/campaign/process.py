@@ -20,7 +20,7 @@ from time import monotonic, sleep
 from typing import Optional
 
 from .results import Result, clean
-from .wire import MAX_OUTPUT_FRAME, Done, FrameReader, FromWorker, Hello, Job, Refused, Setup, WireError, pack
+from .wire import MAX_OUTPUT_FRAME, Done, FrameReader, FromWorker, Hello, Job, Refused, Setup, pack
 from .worker import MARK
 
 READ_SIZE = 1 << 18
@@ -140,16 +140,13 @@ class WorkerProcess:
         if not data:
             self.lost = True
             return found
-        try:
-            messages = self._reader.feed(data)
-        except WireError as error:
-            self._killed_for = f"sent nonsense: {error}"
-            self.lost = True
-            return found
-        for message in messages:
+        for message in self._reader.feed(data):
             done = self._take(message)
             if done is not None:
                 found.append(done)
+        if self._reader.error is not None and not self.lost:
+            self._killed_for = f"sent nonsense: {self._reader.error}"
+            self.lost = True
         return found
 
     def _take(self, message: FromWorker) -> Optional[Done]:

@@ -22,7 +22,7 @@ from .events import (
     Summary,
     WorkerRestarted,
 )
-from .verdict import FINDING, INTERNAL, SKIPPED
+from .verdict import FINDING, INTERNAL, SKIPPED, UNSUPPORTED
 
 
 class Tally:
@@ -33,6 +33,7 @@ class Tally:
         self.directory = ""
         self.seconds = 0.0
         self.cases = 0
+        self.offered = 0
         self.phases: Counter[str] = Counter()
         self.verdicts: Counter[str] = Counter()
         self.codes: Counter[str] = Counter()
@@ -88,6 +89,8 @@ class Tally:
         if status == SKIPPED:
             self.skipped[event.verdict.text.split(" (", 1)[0]] += 1
         else:
+            self.offered += 1
+        if status not in (SKIPPED, UNSUPPORTED):
             self.cases += 1
             self.phases[event.phase] += 1
         self.verdicts[status] += 1

@@ -111,26 +111,32 @@ def _decoded(decoder: msgspec.msgpack.Decoder[object], body: bytes) -> object:
 
 
 class FrameReader:
-    """Cuts a stream of bytes from a worker into messages."""
+    """Cuts a stream of bytes from a worker into messages. ``error`` is set once the stream makes no sense; what stood
+    before still counts."""
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
+        self.error: Optional[WireError] = None
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[FromWorker]:
-        """The messages that are complete with these bytes; WireError when the stream makes no sense."""
+        """The messages that are complete with these bytes."""
         buffer = self._buffer
         buffer += data
         found: list[FromWorker] = []
         start = 0
-        while len(buffer) - start >= 4:
+        while self.error is None and len(buffer) - start >= 4:
             (length,) = _HEAD.unpack_from(buffer, start)
             if length > self.limit:
-                raise WireError(f"frame of {length} bytes is over the limit of {self.limit}")
+                self.error = WireError(f"frame of {length} bytes is over the limit of {self.limit}")
+                break
             if len(buffer) - start - 4 < length:
                 break
             body = bytes(memoryview(buffer)[start + 4 : start + 4 + length])
-            found.append(_decoded(_from_worker, body))  # type: ignore[arg-type]
+            try:
+                found.append(_decoded(_from_worker, body))  # type: ignore[arg-type]
+            except WireError as error:
+                self.error = error
             start += 4 + length
         del buffer[:start]
         return found

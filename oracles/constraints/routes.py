@@ -1,4 +1,4 @@
-"""Which part of the A2/A3 host answers a call: the newer checks, the fast TND route, or the older prefill or decode code.
+"""Which part of the A2/A3 host answers a call: newer checks, the fast TND route, or the older prefill or decode code.
 
 On Ascend 950 there is one route. On A2 and A3 the host sends a call to the checks of Ascend 950 (with branches of their
 own), or to code that is older and checks other things (spec/host_behaviour.md 3.5). ``route`` tells which.
@@ -77,7 +77,7 @@ def enforced_on(routes: frozenset[str], rules: Iterable[Rule]) -> tuple[Rule, ..
 
 def also_on(rules: Iterable[Rule], numbers: Mapping[str, str],
             profiles: frozenset[str] = SRC_A2A3) -> tuple[Rule, ...]:
-    """Rules of a room of which the older routes enforce some too: ``numbers`` names, for each route, those that it does.
+    """Rules of a room of which the older routes enforce some too: ``numbers`` names those, route by route.
 
     A demand of the documents that only these routes know becomes a demand of document and source; one that the newer
     checks know under another number holds there as before.

@@ -70,8 +70,9 @@ def test_a_clean_run(clean_run: tuple[Path, list[Event], Summary]) -> None:
     assert events[2].passed, events[2].text
     done = cases(events)
     assert [e.n for e in done] == list(range(1, len(done) + 1))
-    assert summary.cases == sum(e.verdict.status != "skipped" for e in done) >= 150
-    assert summary.phases == Counter(e.phase for e in done if e.verdict.status != "skipped")
+    run_ones = [e for e in done if e.verdict.status not in ("skipped", "unsupported")]
+    assert summary.cases == len(run_ones) >= 140
+    assert summary.phases == Counter(e.phase for e in run_ones)
     assert set(summary.phases) == {"sweep", "pairwise", "explore", "bulk"}
     assert all(len(e.factors.split("|")) == len(FACTORS) for e in done)
     assert {e.mode for e in done} >= {"valid", "invalid"}
@@ -132,7 +133,7 @@ def test_explore_finds_faults_and_hands_them_on(tmp_path: Path) -> None:
     events, summary = run(plan)
     assert summary.status == "findings" and len(summary.findings) == 1
     done = cases(events)
-    assert len(done) == summary.cases >= 40 and all(e.phase == "explore" for e in done)
+    assert len(done) >= summary.cases >= 40 and all(e.phase == "explore" for e in done)
     assert (tmp_path / "run" / "hypothesis").is_dir(), "its database is in the run directory"
     ended = [e for e in events if isinstance(e, PhaseFinished)]
     assert [e.reason for e in ended] == ["cases"]

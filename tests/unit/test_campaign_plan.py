@@ -57,9 +57,9 @@ def test_shares_of_a_budget() -> None:
     budget = Budget(tally, 100.0, 1000)
     seconds, cases = budget.share_of("sweep", last=False)
     assert seconds is not None and 24 < seconds <= 25 and cases == 250
-    tally.cases = 900
+    tally.offered = 900
     assert budget.share_of("pairwise", last=False)[1] == 100
     assert budget.share_of("bulk", last=True)[1] == 100
-    tally.cases = 1000
+    tally.offered = 1000
     assert budget.used_up
     assert not Budget(tally, None, 10).used_up and Budget(tally, 0.0, None).used_up

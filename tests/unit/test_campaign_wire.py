@@ -45,16 +45,17 @@ def test_jobs_arrive_as_they_were_sent() -> None:
     pack(Job(1, plain_case("950", "v5"))),
 ])
 def test_what_is_no_message_of_a_worker_is_refused(frame: bytes) -> None:
-    with pytest.raises(WireError):
-        FrameReader().feed(frame)
+    reader = FrameReader()
+    assert reader.feed(pack(MESSAGES[0]) + frame + pack(MESSAGES[1])) == MESSAGES[:1], "what stood before still counts"  # type: ignore[arg-type]
+    assert isinstance(reader.error, WireError) and "\n" not in str(reader.error)
+    assert reader.feed(pack(MESSAGES[1])) == []  # type: ignore[arg-type]
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_never_do_more_than_be_refused(data: bytes) -> None:
-    try:
-        FrameReader().feed(data)
-    except WireError as error:
-        assert "\n" not in str(error)
+    reader = FrameReader()
+    reader.feed(data)
+    assert reader.error is None or "\n" not in str(reader.error)
 
 
 @given(st.text())

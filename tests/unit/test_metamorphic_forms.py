@@ -67,7 +67,9 @@ def test_rows_of_left_padded_calls_begin_behind_the_padding() -> None:
     assert first.q_begins == tuple((first.scene.Q_S or 0) - n - 1 for n in first.q_lens)
     out = numbers(*first.scene.shape("attentionOut") or ())
     rows = rows_of(first, "attentionOut", out)
-    np.testing.assert_array_equal(rows[0], heads_first(first.layout.output, out, first.scene.Q_N)[0, :, first.q_begins[0] :][:, : first.q_lens[0]])
+    begin = first.q_begins[0]
+    whole = heads_first(first.layout.output, out, first.scene.Q_N)
+    np.testing.assert_array_equal(rows[0], whole[0, :, begin : begin + first.q_lens[0]])
 
 
 def test_kept_columns_by_hand() -> None:

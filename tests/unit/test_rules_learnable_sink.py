@@ -109,9 +109,9 @@ def test_kinds_that_take_no_sink() -> None:
     refused(per_tensor(learnableSink=spec(B16, 4)), "FIA-LS-012", *BOTH)
 
 
-def test_a2_ignores_what_950_refuses() -> None:
-    disputed(old_sunk(innerPrecise=1), "FIA-LS-027", "reject", "accept", OLD_V5)
-    disputed(old(antiquant(dtype=B16, learnableSink=spec(B16, 4)), api="v5"), "FIA-LS-032", "reject", "accept", OLD_V5)
+def test_a2_refuses_what_950_refuses() -> None:
+    refused(old_sunk(innerPrecise=1), "FIA-LS-027", OLD_V5)
+    refused(old(antiquant(dtype=B16, learnableSink=spec(B16, 4)), api="v5"), "FIA-LS-032", OLD_V5)
 
 
 def test_post_quantisation_is_refused_by_the_source() -> None:

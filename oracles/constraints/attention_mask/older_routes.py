@@ -23,7 +23,7 @@ ALSO = {
 }
 """Numbers of the rules of this room that hold on these routes too."""
 
-ALSO_MLA = {DECODE: "054 055 056 057 058"}
+ALSO_MLA = {DECODE: "056 057 058"}
 """Numbers of the rules of this room that hold for INT8 Decode MLA, which V5 alone runs on the decode route."""
 
 _FIXED_SHAPES = ((2048, 2048), (1, 2048, 2048), (1, 1, 2048, 2048))
@@ -112,7 +112,8 @@ def _mask(s: Scene) -> Optional[Mapping[str, object]]:
 
 RULES: tuple[Rule, ...] = (
     mask_rule(
-        201, "A2/A3: nextTokens of sparseMode 0 with a mask reaches back less than the query is long", level=Level.CROSS,
+        201, "A2/A3: nextTokens of sparseMode 0 with a mask reaches back less than the query is long",
+        level=Level.CROSS,
         profiles=ALL_A2A3, cites=("v3.attention_mask.consistency.sparse0_with_mask_sum",), basis=Basis.SOURCE,
         routes=PREFILL_ROUTE, enforced_by="RunBigKernelTilingWithParams",
         when=lambda s: s.sparse_mode == 0 and s.mask_on and not s.left_padding_on, requires=_next_reaches,
@@ -168,6 +169,20 @@ RULES: tuple[Rule, ...] = (
         routes=DECODE_ROUTE, enforced_by="CheckMaskShapeWithQSeq, CheckTndMaskShapeWithSparseMode",
         when=lambda s: _mla(s) and s.sparse_mode == 3, requires=lambda s: s.mask_on,
         breaks=(Break("absent", drop("attenMask"), _MLA),),
+    ),
+    mask_rule(
+        213, "A2/A3: INT8 Decode MLA takes sparseMode 0 and 3", level=Level.SINGLE, profiles=_V5,
+        cites=("v5.attention_mask.cross.full_quant_int8_mla_tnd_modes",), basis=Basis.SOURCE, routes=DECODE_ROUTE,
+        enforced_by="CheckMaskShapeWithQSeq, CheckTndMaskShapeWithSparseMode", when=_mla,
+        requires=lambda s: s.sparse_mode in (0, 3),
+        breaks=(Break("value", put(sparseMode=4), {**_MLA, "layout": ("TND", "TND_NTD")}),),
+    ),
+    mask_rule(
+        214, "A2/A3: INT8 Decode MLA with sparseMode 0 takes no mask", level=Level.CROSS, profiles=_V5,
+        cites=("v5.attention_mask.cross.full_quant_int8_mla_tnd_mode0_no_mask",), basis=Basis.SOURCE,
+        routes=DECODE_ROUTE, enforced_by="CheckMaskShapeWithQSeq, CheckTndMaskShapeWithSparseMode",
+        when=lambda s: _mla(s) and s.sparse_mode == 0, requires=lambda s: not s.mask_on,
+        breaks=(Break("value", put(sparseMode=0), {**_MLA, "layout": ("TND", "TND_NTD")}, ("FIA-AM-017",)),),
     ),
     mask_rule(
         205, "A2/A3: sparseMode 0 of a TND call takes no mask", level=Level.CROSS, profiles=SRC_A2A3,

@@ -182,7 +182,8 @@ RULES = (
         requires=lambda s: _mode_in(s, (3,)), limit="3",
         breaks=(Break("value", put(sparseMode=0, attenMask=None),
                       {**_INT8_MLA, "layout": _BSH_LIKE, "q_s": ("2-16", "17+")}),
-                Break("value", put(sparseMode=4), {**_INT8_MLA, "layout": _BSH_LIKE, "q_s": ("2-16", "17+")})),
+                Break("value", put(sparseMode=4), {**_INT8_MLA, "layout": _BSH_LIKE, "q_s": ("2-16", "17+")},
+                      ("FIA-AM-213",))),
     ),
     mask_rule(
         57, "INT8 Decode MLA in a batch layout with one query token takes sparseMode 0", level=Level.CROSS,
@@ -200,7 +201,7 @@ RULES = (
         enforced_by="CheckFullQuantIFAMLA",
         when=lambda s: _int8_batched(s) and s.single_token and s.sparse_mode == 0,
         requires=lambda s: not s.mask_on,
-        breaks=(Break("present", full(0), {**_INT8_MLA, "layout": _BSH_LIKE, "q_s": "1"}),),
+        breaks=(Break("present", full(0), {**_INT8_MLA, "layout": _BSH_LIKE, "q_s": "1"}, ("FIA-AM-214",)),),
     ),
     mask_rule(
         59, "MXFP8 takes sparseMode 0 without mask or sparseMode 3", level=Level.CROSS, profiles=SRC_950,

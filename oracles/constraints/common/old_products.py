@@ -14,7 +14,7 @@ from fiafuzz.model.scene import FLOAT_QUERY, Scene
 
 from ..changes import cast, head_size, put, specs, together, where, with_shape
 from ..facts import decode_mla, fast_tnd
-from ..rule import DOC_A2A3, DOC_A2A3_V3, Basis, Boundary, Break, Level, Words
+from ..rule import DOC_A2A3, DOC_A2A3_V3, Basis, Boundary, Break, Change, Level, Words
 from .head_size import within
 from .recipes import SIZED, axis_everywhere, common_rule, relayout
 
@@ -56,6 +56,15 @@ def _long_queries(s: Scene) -> Optional[Mapping[str, object]]:
     if not s.packed or s.T is None or s.T <= 16 or s.B is None or s.B < 2:
         return None
     return {"actualSeqLengths": (s.T,) * s.B}
+
+
+def _first_query(tokens: int) -> Change:
+    """Two packed queries cut anew: the first takes that many tokens, the second the rest (1 to 16)."""
+    def change(s: Scene) -> Optional[Mapping[str, object]]:
+        if not s.packed or s.B != 2 or s.T is None or not 1 <= s.T - tokens <= 16:
+            return None
+        return {"actualSeqLengths": (tokens, s.T)}
+    return change
 
 
 def _idle_batch(s: Scene) -> Optional[Mapping[str, object]]:
@@ -123,14 +132,16 @@ RULES = (
         profiles=DOC_A2A3_V3, cites=("v3.common.cross.tnd512_q_s", "v3.rope.cross.mla512_a2_q_s"),
         when=lambda s: s.packed and decode_mla(s) and bool(s.q_lens),
         requires=lambda s: s.q_lens is not None and all(n <= 16 for n in s.q_lens), limit="16",
-        breaks=(Break("above", _long_queries, {"scenario": "mla_decode", "layout": ("TND", "TND_NTD")}),),
+        breaks=(Break("above", _long_queries, {"scenario": "mla_decode", "layout": ("TND", "TND_NTD")}, ("FIA-CO-117",)),),
+        boundaries=(Boundary(_first_query(16), _first_query(17), {"scenario": "mla_decode", "layout": ("TND", "TND_NTD"), "batch": "2",
+                                                                  "q_s": "2-16"}, limit="16"),),
         note="No measured call with more tokens in a batch was accepted.",
     ),
     common_rule(
         117, "A2/A3: packed Decode MLA has a query token in each batch", level=Level.CROSS,
         profiles=DOC_A2A3_V3, cites=("v3.common.cross.tnd512_q_s",), basis=Basis.DOCUMENTED, enforced_by="nothing",
         when=lambda s: s.packed and decode_mla(s) and bool(s.q_lens),
-        requires=lambda s: s.q_lens is not None and all(n != 0 for n in s.q_lens), limit="1",
+        requires=lambda s: s.q_lens is not None and all(n != 0 for n in s.q_lens),
         breaks=(Break("below", _idle_batch, {"scenario": "mla_decode", "layout": ("TND", "TND_NTD")}),),
         note="The operator takes batches without query tokens.",
     ),

@@ -35,7 +35,7 @@ from ..rule import (
     always,
     never,
 )
-from .recipes import query_heads, relayout
+from .recipes import PLAIN, query_heads, relayout
 
 ALSO = {
     FAST: "024",
@@ -49,6 +49,8 @@ ALSO_MLA = {DECODE: "013"}
 
 LIST_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
 LARGEST_HEADS = 256
+FLAT_AXES = 2
+LARGEST_GROUP = 64
 INT32_RANGE = 1 << 31
 
 _QUANTISED: Words = {"scenario": ("antiquant", "full_per_tensor")}
@@ -80,6 +82,13 @@ def _empty_item(s: Scene) -> dict[str, object] | None:
     at = s.layout.inputs.index("S")
     first = [with_shape(t, (*t.shape[:at], 0, *t.shape[at + 1:])) for t in (s.keys[0], s.values[0]) if t is not None]
     return {"key": (first[0], *s.keys[1:]), "value": (first[1], *s.values[1:])} if len(first) == 2 else None
+
+
+def _too_many_heads(s: Scene) -> dict[str, object] | None:
+    if s.KV_N <= 0:
+        return None
+    found = query_heads((LARGEST_HEADS // s.KV_N + 1) * s.KV_N)(s)
+    return None if found is None else dict(found)
 
 
 def _crash(number: int, title: str, when: Callable[[Scene], bool], *breaks: Break, routes: frozenset[str],
@@ -131,7 +140,32 @@ V3_RULES = (
                                                                                      "scenario": "gqa"}),)),
 )
 
+def _nsd(s: Scene) -> bool:
+    table, mask, scale = s.shape("blockTable"), s.shape("attenMask") or (), s.shape("keyAntiquantScale") or ()
+    if len(s.keys) > 1 or (table is not None and table[:1] != (1,)) or (s.G is not None and s.G > LARGEST_GROUP):
+        return False
+    if len(mask) > FLAT_AXES and mask[0] != 1:
+        return False
+    return not (s.antiquant_modes == (1, 1) and len(scale) == FLAT_AXES and scale[0] != 1)
+
+
+def _two_nsd_items(s: Scene) -> dict[str, object] | None:
+    """A call in BNSD as one in NSD with two key tensors."""
+    key, value = s.keys[0], s.values[0]
+    if s.query is None or s.out is None or key is None or value is None or s.sparse_mode != 0:
+        return None
+    query, out = with_shape(s.query, s.query.shape[1:]), with_shape(s.out, s.out.shape[1:])
+    return {"inputLayout": "NSD", "query": query, "attentionOut": out, "key": (with_shape(key, key.shape[1:]),) * 2,
+            "value": (with_shape(value, value.shape[1:]),) * 2, "actualSeqLengths": None, "actualSeqLengthsKv": None}
+
+
 RULES: tuple[Rule, ...] = (
+    _rule(206, "A2/A3: NSD holds one batch, with at most 64 query heads to a key head", Level.CONSISTENCY,
+          ("v3.common.single.input_layout_values",),
+          lambda s: s.layout_name == "NSD", _nsd, Break("value", _two_nsd_items, {
+              **PLAIN, "layout": "BNSD", "storage": "contiguous"}),
+          routes=PREFILL_ROUTE, profiles=SRC_A2A3, enforced_by="CheckInputDimAndHeadNum, CheckPATypeAndShape",
+          note="NSD is in no document"),
     *CRASHES, *V3_RULES,
     _rule(201, "A2/A3: a quantised list goes with BSH, BSND, BNSD or BNSD_BSND", Level.CROSS,
           ("v3.common.cross.tensorlist_layouts",),
@@ -142,9 +176,9 @@ RULES: tuple[Rule, ...] = (
           routes=DECODE_ROUTE, profiles=SRC_A2A3, enforced_by="CheckKVHeadNum"),
     _rule(202, "A2/A3: a call of the older prefill route has at most 256 query heads", Level.SINGLE,
           ("v3.common.single.qs_gt1_n_a2",), always, lambda s: s.num_heads <= LARGEST_HEADS,
-          Break("above", where(lambda s: s.KV_N in (8, 16, 32), query_heads(512)), {
+          Break("above", _too_many_heads, {
               **_QUANTISED, "q_s": ("2-16", "17+"), "lse": "off", "mask_shape": ("none", "2048/2", "2048/3", "2048/4"),
-              "group": ("gqa", "mha"), "post_quant": ("none", "tensor"), "pse": "none"}, ("FIA-CO-017",)),
+              "group": ("gqa", "mha"), "post_quant": ("none", "tensor"), "pse": "none"}, ("FIA-CO-015", "FIA-CO-017")),
           routes=PREFILL_ROUTE, profiles=SRC_A2A3, enforced_by="CheckInputDimAndHeadNum"),
     _rule(203, "A2/A3: numHeads of a quantised call with several query tokens fits 32 bits", Level.SINGLE,
           ("v3.common.single.num_heads_table",), always,

@@ -7,8 +7,8 @@ from typing import Optional
 
 from fiafuzz.model.scene import Scene
 
-from ..changes import resize, where
-from ..documents import ALL_DOCUMENTS, V5_LINE
+from ..changes import resize
+from ..documents import ALL_DOCUMENTS, V5_CHECKED, V5_LINE
 from ..rule import ALL_950, DOC_A2A3_V3, Basis, Boundary, Break, Effect, Level, Stage, Words, never
 from .recipes import NO_LENGTHS, PLAIN, axis_everywhere, common_rule, query_heads
 
@@ -80,12 +80,11 @@ RULES = (
         note="Measured with 65536 x 65536.",
     ),
     common_rule(
-        75, "query and attentionOut are empty together", level=Level.EXISTENCE, profiles=V5_LINE,
+        75, "query and attentionOut are empty together", level=Level.EXISTENCE, profiles=V5_CHECKED,
         cites=("v5.common.existence.query_out_empty_together",), stage=Stage.PARSER,
         enforced_by="GetEmptyTensorFlag", when=lambda s: s.query is not None and s.out is not None,
         requires=lambda s: s.empty_query == s.empty_out,
-        breaks=(Break("pair", where(lambda s: s.api >= 5, resize("attentionOut", 0, 0)),
-                      {**PLAIN, "layout": _BATCH_LAYOUTS}, note="V1 to V4 take it at once"),
+        breaks=(Break("pair", resize("attentionOut", 0, 0), {**PLAIN, "layout": _BATCH_LAYOUTS}),
                 Break("pair", resize("query", 1, 0), {**PLAIN, "layout": ("BSH", "BSND"), "q_lengths": "absent"})),
     ),
     common_rule(

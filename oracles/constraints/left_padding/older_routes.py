@@ -25,7 +25,7 @@ def _one(s: Scene) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule("FIA-LP-201", "A2/A3: padding sizes of a call of the older prefill route have the shape [1]", "left_padding",
-         Level.SINGLE, SRC_A2A3, ("v3.left_padding.single.kv_table",), always, _one, basis=Basis.SOURCE,
+         Level.SINGLE, SRC_A2A3, ("v3.left_padding.single.kv_padding_table",), always, _one, basis=Basis.SOURCE,
          routes=PREFILL_ROUTE, enforced_by="CheckParamsPFA", limit="[1]",
          breaks=(Break("rank", put(kvPaddingSize=TensorSpec((1, 1), "INT64", values=(0,))),
                        {**_ON, "kv_lengths": ("per_batch", "one", "longer"), "left_padding": ("none", "kv"),

@@ -189,7 +189,7 @@ RULES: tuple[Rule, ...] = (
          limit="INT8",
          enforced_by="CheckIOType", note="query is FLOAT16 or BFLOAT16 by the dtype match",
          breaks=(Break("dtype", _paged_int4, {"scenario": "antiquant", "antiquant": "merged", "q_s": ("2-16", "17+"),
-                                              "storage": "contiguous", **NO_WIDTHS}, entails=_INT4),)),
+                                              "storage": "contiguous", **NO_WIDTHS}, entails=(*_INT4, "FIA-QU-522")),)),
     Rule("FIA-PA-114", "with one query token paged caches are FLOAT16, BFLOAT16 or INT8", GROUP, Level.CROSS,
          DOC_A2A3_V3,
          (_V3 + "cross.qs_eq1_kv_dtype_a2", _V3 + "cross.qs_eq1_int4_a2"),

@@ -7,7 +7,7 @@ from typing import Optional
 from fiafuzz.model.scene import Scene
 
 from ..changes import resize
-from ..routes import DECODE, DECODE_ROUTE, PREFILL, PREFILL_ROUTE
+from ..routes import DECODE, PREFILL, PREFILL_ROUTE
 from ..rule import SRC_A2A3, Basis, Break, Level, Rule, Words
 
 ALSO = {
@@ -17,7 +17,6 @@ ALSO = {
 """Numbers of the rules of this room that hold on these routes too."""
 
 _MANY: Words = {"scenario": ("antiquant", "full_per_tensor"), "pse": "bias", "q_s": ("2-16", "17+")}
-_PAGED: Words = {"scenario": "antiquant", "pse": "bias", "q_s": "1", "storage": ("BnBsH", "BnNBsD")}
 
 
 def _bias(s: Scene) -> tuple[int, ...]:
@@ -29,20 +28,10 @@ def _fewer(s: Scene, _: int) -> Optional[int]:
     return s.Q_S - 1 if s.Q_S and s.Q_S > 1 else None
 
 
-def _narrower(s: Scene, _: int) -> Optional[int]:
-    return s.table_span - 1 if s.table_span and s.table_span > 1 else None
-
-
 RULES: tuple[Rule, ...] = (
     Rule("FIA-PS-201", "A2/A3: third axis of the bias of a quantised call is at least Q_S", "pse", Level.CONSISTENCY,
          SRC_A2A3, ("v3.pse.consistency.qs_gt1_dims",), lambda s: bool(_bias(s)) and s.Q_S is not None,
          lambda s: _bias(s)[2] >= (s.Q_S or 0), basis=Basis.SOURCE, routes=PREFILL_ROUTE,
          note="the newer checks take one row for all too", enforced_by="CheckPseShiftTypeAndShape",
          breaks=(Break("below", resize("pseShift", 2, _fewer), _MANY, ("FIA-PS-007",)),)),
-    Rule("FIA-PS-202", "A2/A3: the bias of a paged call with one query token is as wide as the block table", "pse",
-         Level.CONSISTENCY, SRC_A2A3, ("v3.paged_attention.cross.qs_eq1_pse_s",),
-         lambda s: bool(_bias(s)) and s.paged and s.table_span is not None,
-         lambda s: _bias(s)[3] >= (s.table_span or 0), basis=Basis.SOURCE, routes=DECODE_ROUTE,
-         enforced_by="ProcessPseShift", breaks=(Break("below", resize("pseShift", 3, _narrower), _PAGED,
-                                                      ("FIA-PS-008",)),)),
 )

@@ -69,7 +69,7 @@ LAYOUT_RULES = (
          "v5.common.cross.transposed_no_antiquant"),
         lambda s: s.quant_kind == "antiquant" and s.layout is not None, lambda s: s.layout_name in ANTIQUANT_LAYOUTS,
         enforced_by=LAYOUT, limit="BSH, BNSD, BSND, BNSD_BSND, TND",
-        breaks=(Break("value", relayout("BSND_BNSD"), {"scenario": "antiquant", "layout": "BSND",
+        breaks=(Break("value", relayout("BSND_BNSD"), {"scenario": "antiquant", "layout": "BSND", "q_s": "2-16",
                                                        "head_size": ("64", "128"), **_SMALL}),
                 Break("value", relayout("BSH_BNSD"), {"scenario": "antiquant", "layout": "BSH",
                                                       "head_size": ("64", "128"), **_SMALL})),

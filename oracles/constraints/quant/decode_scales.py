@@ -12,6 +12,7 @@ from ..changes import put, relabel, where, widen, with_shape
 from ..routes import DECODE_ROUTE
 from ..rule import ALL_A2A3, DOC_A2A3_V5, SRC_A2A3, SRC_A2A3_V5, Basis, Break, Level, Rule
 from .antiquant_scales import KEY, VALUE
+from .antiquant_shapes import spoil
 from .facts import Needs
 from .old_full import SCALES
 from .old_merged import merged
@@ -19,6 +20,9 @@ from .old_separate import OFFSETS, decode
 
 PLAIN_FORMATS = ("ND", "NCHW", "NHWC", "NCDHW", "NCL")
 """Formats that the decode route takes for plain (V5 alone: V1 to V4 relabel every tensor)."""
+
+AXES = 3
+"""Axes of a scale for each token and head."""
 
 _DECODE: Needs = {"scenario": "antiquant", "q_s": "1"}
 _NAMES = ("antiquantScale", "antiquantOffset", KEY, VALUE, *OFFSETS)
@@ -86,4 +90,10 @@ RULES = (
           Break("axis", widen(OFFSETS[0], 0), {**_DECODE, "antiquant": "mixed", "antiquant_offset": "offset"},
                 ("FIA-QU-472",)),
           profiles=SRC_A2A3, enforced_by="CheckKVAntiQuantPerChannel"),
+    _rule(546, "one query token, mode 3: scales and offsets have three axes", Level.SINGLE,
+          ("v3.quant.consistency.qs_eq1_a2_token_head_shape",),
+          lambda s: decode(s) and s.antiquant_kind == "token_head",
+          lambda s: all(len(s.shape(name) or ()) == AXES for name in (KEY, VALUE, *OFFSETS) if s.given(name)),
+          Break("rank", spoil(lambda shape: shape[1:]), {**_DECODE, "antiquant": "token_head"}),
+          profiles=SRC_A2A3, limit="[B,N,L]", enforced_by="CheckKVAntiQuantPerHead"),
 )

@@ -325,7 +325,7 @@ FEATURE_RULES = (
         breaks=(Break("above", together(axis_everywhere("S", 2, "query", "attentionOut"), put(actualSeqLengths=None)),
                       {**DECODE, "storage": ("BnBsH", "BnNBsD"), "mask": "none", "pse": "none", "lse": "off",
                        "post_quant": "none",
-                       "antiquant": ("per_channel", "per_token"), "block_size": ("128", "256", "512")}),),
+                       "antiquant": ("per_channel", "per_token"), "block_size": ("128", "256", "512")}, ("FIA-QU-522",)),),
     ),
     Rule(
         "FIA-QU-469", "separate scales with several query tokens: key and value are INT8", "quant", Level.CROSS,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from fiafuzz.model.case import TensorSpec
 
 from ..changes import drop, put, together
-from ..routes import DECODE, DECODE_ROUTE, OLDER_ROUTES, PREFILL
-from ..rule import ALL_A2A3, DOC_A2A3_V5, SRC_A2A3, SRC_A2A3_V3, Basis, Break, Level, Rule, never
+from ..common.recipes import relayout
+from ..routes import A2A3_V5, DECODE, DECODE_ROUTE, OLDER_ROUTES, PREFILL
+from ..rule import ALL_A2A3, SRC_A2A3, SRC_A2A3_V3, Basis, Break, Level, Rule, never
 from . import decode_scales, prefill_scales
 from .antiquant_features import as_packed
-from .facts import full_intent
+from .facts import Needs, full_intent
 from .full_features import with_rope
 from .old_full import INT8, full
+from .old_separate import OFFSETS
 
 ALSO = {
     PREFILL: (
@@ -19,28 +21,31 @@ ALSO = {
         "443 444 445 446 447 450 452 454 460 462 466 469"
     ),
     DECODE: (
-        "003 122 133 134 136 137 140 142 143 144 145 146 148 153 154 155 156 157 162 421 424 425 426 427 428 "
+        "003 122 133 134 136 137 142 143 144 145 146 148 153 154 155 156 157 162 421 424 425 426 427 428 "
         "429 430 431 441 442 446 447 450 451 455 456 457 459 460 461"
     ),
 }
 """Numbers of the rules of this room that hold on these routes too."""
 
-ALSO_MLA = {
-    DECODE: "011 012 013 016 017 221 222 223 242 243 264 265 266 289 290 292 293 294 484",
-}
+ALSO_MLA = {DECODE: "011 012 013 221 222 223 242 243 264 265 266 289 294 484"}
 """Numbers of the rules of this room that hold for INT8 Decode MLA, which V5 alone runs there."""
+
+MLA_LAYOUTS = ("BSH", "BSND", "BSH_NBSD", "BSND_NBSD", "TND", "TND_NTD")
+_MLA: Needs = {"scenario": "full_decode_mla"}
 
 _FULL_RULES = (
     Rule(
-        "FIA-QU-561", "V3: rope goes without INT8 query, key and value", "quant", Level.CROSS, SRC_A2A3_V3,
-        ("v3.quant.cross.mla512_a2_no_full_quant",), lambda s: full(s) and s.given("queryRope"), never,
+        "FIA-QU-561", "V3: the older decode route takes no INT8 query, key and value", "quant", Level.CROSS,
+        SRC_A2A3_V3,
+        ("v3.quant.cross.mla512_a2_no_full_quant",),
+        lambda s: full(s) and (s.given("queryRope") or full_intent(s) != "per_tensor"), never,
         basis=Basis.SOURCE, routes=DECODE_ROUTE, enforced_by="ProcessQuant, CheckMlaAttrs",
         breaks=(Break("present", together(with_rope, put(actualSeqLengths=None)), {
             **INT8, "head_size": "512", "pse": "none", "left_padding": "none", "post_quant": "none"}),),
     ),
     Rule(
         "FIA-QU-562", "INT8 query, key and value with one query token need rope", "quant", Level.CROSS,
-        SRC_A2A3 | DOC_A2A3_V5, ("v3.quant.cross.qs_eq1_no_all_int8",),
+        A2A3_V5, ("v3.quant.cross.qs_eq1_no_all_int8",),
         lambda s: full(s) and full_intent(s) != "per_tensor", lambda s: s.rope_on, basis=Basis.SOURCE,
         routes=DECODE_ROUTE, enforced_by="ProcessQuant, CheckInputQKVTypeMatch",
         breaks=(Break("absent", drop("queryRope", "keyRope"), {"scenario": "full_decode_mla", "q_s": "1"},
@@ -67,6 +72,22 @@ _FULL_RULES = (
             "scenario": "antiquant", "q_s": "1", "layout": "BSND", "storage": "contiguous",
             "mask": "none", "pse": "none", "lse": "off", "left_padding": "none", "prefix": "none",
             "post_quant": "none"}, ("FIA-QU-161",)),),
+    ),
+    Rule(
+        "FIA-QU-565", "INT8 Decode MLA takes no keyAntiquantOffset and valueAntiquantOffset", "quant",
+        Level.EXISTENCE, A2A3_V5, ("v5.quant.existence.mla_no_key_antiquant_offset",
+                                        "v5.quant.existence.mla_no_value_antiquant_offset"),
+        lambda s: full(s) and s.rope_on,
+        lambda s: not s.given(OFFSETS[0]) and not s.given(OFFSETS[1]), basis=Basis.SOURCE, routes=DECODE_ROUTE,
+        enforced_by="ProcessQuant",
+        breaks=tuple(Break("present", put(**{name: TensorSpec((1,), "FLOAT32")}), _MLA) for name in OFFSETS),
+    ),
+    Rule(
+        "FIA-QU-566", "INT8 Decode MLA takes BSH, BSND, their NBSD forms, TND and TND_NTD", "quant", Level.CROSS,
+        A2A3_V5, ("v5.common.single.layouts_full_quant_mla_int8",), lambda s: full(s) and s.rope_on,
+        lambda s: s.layout_name in MLA_LAYOUTS, basis=Basis.SOURCE, routes=DECODE_ROUTE,
+        enforced_by="CheckInputLayoutMla, ProcessQuant",
+        breaks=(Break("value", relayout("BSND_BNSD"), {**_MLA, "layout": "BSND"}, ("FIA-CO-023",)),),
     ),
 )
 

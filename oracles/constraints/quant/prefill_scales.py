@@ -11,10 +11,10 @@ from typing import Optional
 from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.scene import Scene
 
-from ..changes import cast, drop, put, reshape, with_shape
+from ..changes import cast, drop, put, reshape, together, with_shape
 from ..common.recipes import axis_everywhere
 from ..routes import PREFILL_ROUTE
-from ..rule import ALL_A2A3, DOC_A2A3_V3, DOC_A2A3_V5, SRC_A2A3, Basis, Boundary, Break, Change, Effect, Level, Rule, never
+from ..rule import ALL_A2A3, DOC_A2A3, DOC_A2A3_V3, SRC_A2A3, Basis, Boundary, Break, Change, Effect, Level, Rule, never
 from .antiquant_scales import KEY, VALUE
 from .antiquant_shapes import spoil
 from .facts import Needs, both_scales
@@ -144,14 +144,12 @@ SEPARATE_RULES = (
     _rule(507, "a FLOAT16 query with quantised key takes no deqScale1, quantScale1 and deqScale2", Level.EXISTENCE,
           ("v3.quant.existence.fp_in_fp_out_stray_scales",),
           lambda s: _quantised(s) and s.q_dtype == "FLOAT16",
-          lambda s: not any(s.given(n) for n in SCALES), profiles=SRC_A2A3 | DOC_A2A3_V3, enforced_by="RunBigKernelTilingWithParams",
+          lambda s: not any(s.given(n) for n in SCALES), profiles=SRC_A2A3 | DOC_A2A3_V3,
+          enforced_by="RunBigKernelTilingWithParams",
           breaks=tuple(Break("present", put(**{n: TensorSpec((1,), "FLOAT32")}), {**_MERGED, "q_dtype": "FLOAT16"})
                        for n in SCALES)),
 )
 
-
-_PAGED_PROFILES = SRC_A2A3 | DOC_A2A3_V5
-"""The V3 document refuses a paged cache there whole."""
 
 _CITE_PAGED = ("v3.quant.cross.qs_gt1_a2_sep_no_paged_attention",)
 
@@ -167,25 +165,25 @@ def _transposed(s: Scene) -> Optional[dict[str, object]]:
 PAGED_RULES = (
     _rule(511, "several query tokens, paged quantised cache: inputLayout is BSH or BSND", Level.CROSS, _CITE_PAGED,
           lambda s: _paged(s) and s.layout is not None, lambda s: s.layout_name in _PAGED_FORM,
-          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", _transposed, _PAGED),)),
     _rule(512, "several query tokens, paged quantised cache: innerPrecise is 1", Level.CROSS, _CITE_PAGED, _paged,
-          lambda s: s.inner_precise == 1, profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          lambda s: s.inner_precise == 1, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", put(innerPrecise=0), _PAGED),)),
     _rule(513, "several query tokens, paged quantised cache: sparseMode is 3 with a mask", Level.CROSS, _CITE_PAGED,
-          _paged, lambda s: s.sparse_mode == 3 and s.mask_on, profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          _paged, lambda s: s.sparse_mode == 3 and s.mask_on, enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", put(sparseMode=2), _PAGED),)),
     _rule(514, "several query tokens, paged quantised cache: no bias", Level.CROSS, _CITE_PAGED, _paged,
-          lambda s: not s.given("pseShift"), profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          lambda s: not s.given("pseShift"), enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("present", lambda s: _bias(s), _PAGED),)),
     _rule(515, "several query tokens, paged quantised cache: separate scales go without the merged ones", Level.CROSS,
           _CITE_PAGED, lambda s: _paged(s) and both_scales(s),
           lambda s: not s.given("antiquantScale") and not s.given("antiquantOffset"),
-          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("present", put(antiquantScale=TensorSpec((2,), "FLOAT16")), _PAGED, ("FIA-QU-485",)),)),
     _rule(516, "several query tokens, paged quantised cache: at least 17", Level.CROSS, _CITE_PAGED, _paged,
           lambda s: s.Q_S is None or s.Q_S > LARGEST_Q_S, limit="17",
-          profiles=_PAGED_PROFILES, enforced_by="RunBigKernelTilingWithParams",
+          enforced_by="RunBigKernelTilingWithParams",
           breaks=(Break("below", axis_everywhere("S", 16, "query", "attentionOut"),
                         {**_PAGED, "q_lengths": "absent", "lse": "off"}),),
           boundaries=(Boundary(axis_everywhere("S", 17, "query", "attentionOut"),
@@ -193,18 +191,19 @@ PAGED_RULES = (
                                {**_PAGED, "q_lengths": "absent", "lse": "off"}, limit="17"),)),
     _rule(517, "several query tokens, paged quantised cache: both modes are 0", Level.CROSS, _CITE_PAGED,
           lambda s: _paged(s) and both_scales(s), lambda s: s.antiquant_modes == (0, 0),
-          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("value", put(keyAntiquantMode=1, valueAntiquantMode=1), _PAGED),)),
     _rule(518, "several query tokens, paged quantised cache: scales are [1,H], or [1,N,D] with BSND", Level.CROSS,
           _CITE_PAGED, lambda s: _paged(s) and both_scales(s) and _form(s, _PAGED_FORM) is not None,
-          lambda s: s.shape(KEY) == s.shape(VALUE) == _form(s, _PAGED_FORM), profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          lambda s: s.shape(KEY) == s.shape(VALUE) == _form(s, _PAGED_FORM),
+          enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("above", spoil(lambda shape: (*shape[:-1], shape[-1] + 1)),
                         {**_PAGED, "antiquant_offset": "symmetric"}),
                   Break("rank", spoil(lambda shape: shape[1:]), {**_PAGED, "antiquant_offset": "symmetric"}))),
     _rule(519, "several query tokens, paged quantised cache: offsets have the shape of their scales", Level.CROSS,
           _CITE_PAGED, lambda s: _paged(s) and both_scales(s) and _form(s, _PAGED_FORM) is not None,
           lambda s: all(s.shape(n) in (None, _form(s, _PAGED_FORM)) for n in OFFSETS),
-          profiles=_PAGED_PROFILES, enforced_by="CheckPAAntiquantSupportScenarios",
+          enforced_by="CheckPAAntiquantSupportScenarios",
           breaks=(Break("axis", _both(_row_longer, *OFFSETS), {**_PAGED, "antiquant_offset": "offset"},
                         ("FIA-QU-483",)),)),
     _rule(520, "several query tokens, paged quantised cache: the separate scales are given", Level.EXISTENCE,
@@ -238,4 +237,19 @@ CRASHES = (
                        ("FIA-QU-452",)),)),
 )
 
-RULES = (*CRASHES, *MERGED_RULES, *SEPARATE_RULES, *PAGED_RULES)
+_two_tokens = together(axis_everywhere("S", 2, "query", "attentionOut"), put(actualSeqLengths=None))
+_CHECKS = tuple(rule for rule in PAGED_RULES if rule.id != "FIA-QU-520")
+
+DOCUMENT_RULES = (
+    _rule(522, "several query tokens, paged quantised cache: what the older prefill route takes of it", Level.CROSS,
+          ("v5.quant.cross.antiquant_paged_block_size",), _paged,
+          lambda s: not any(rule.broken(s) for rule in _CHECKS), profiles=DOC_A2A3,
+          note="the sum of FIA-QU-511 to 519: the V3 document refuses it whole, the V5 document says nothing",
+          enforced_by="CheckPAAntiquantSupportScenarios",
+          breaks=(Break("above", _two_tokens, {
+              "scenario": "antiquant", "q_s": "1", "q_dtype": "FLOAT16", "storage": "BnBsH", "mask": "none",
+              "pse": "none", "lse": "off", "post_quant": "none", "layout": ("BSH", "BSND"),
+              "block_size": ("128", "256", "512")}, ("FIA-QU-463",)),)),
+)
+
+RULES = (*CRASHES, *DOCUMENT_RULES, *MERGED_RULES, *SEPARATE_RULES, *PAGED_RULES)
