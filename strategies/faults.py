@@ -12,6 +12,7 @@ from fiafuzz.model.parameters import ATTRIBUTES, INPUTS, OUTPUTS
 from fiafuzz.model.profiles import profile
 from fiafuzz.model.scene import Scene
 from oracles.constraints.catalogue import all_rules
+from oracles.constraints.predict import predict
 from oracles.constraints.rule import Basis, Boundary, Break, Change, Effect, Rule
 
 from .plan import Infeasible, plan
@@ -24,6 +25,8 @@ list (number of tensors), values."""
 
 BASES = 200
 """Valid calls that are tried for one recipe before it counts as without base."""
+PROOFS = 6
+"""Faulty calls of one recipe that are put to the oracle before an impure one is given."""
 
 
 @dataclass(frozen=True)
@@ -109,27 +112,44 @@ def apply(recipe: Recipe, source: Source, profile_name: str, mode: str,
           bases: int = BASES) -> Union[Generated, WithoutBase]:
     """Make a valid call with the words that the recipe needs and apply its change.
 
-    Calls that offer no place for the change are replaced by others, up to ``bases``. No rule is asked about the result.
+    Calls that offer no place for the change are replaced by others, up to ``bases``. The oracle then proves the fault: a call that
+    breaks more than the rule and what it entails, or does not break it, is replaced too; after ``PROOFS`` of them the first one is
+    given all the same, so that a rule whose fault cannot be had pure is still exercised.
     """
     # An empty call skips most checks: a base is one only where the recipe asks for it.
     needs = {"empty": "none", **recipe.needs}
+    impure: Optional[Generated] = None
+    refused = 0
     for _ in range(bases):
         try:
             base = realise(plan(source, profile_name, needs), source, profile_name)
         except Infeasible as error:
-            return WithoutBase(profile_name, recipe.rule.id, recipe.side, str(error))
+            return impure or WithoutBase(profile_name, recipe.rule.id, recipe.side, str(error))
         values = recipe.change(Scene(base))
         if values is None:
             continue
         case = base.replace(**values)
-        if case != base:
-            return Generated(case, mode, recipe.rule.id, recipe.side, difference(base, case), recipe.edge, base,
-                             recipe.entails)
-        if recipe.edge == "inside":
-            # The base stands at the edge already.
-            return Generated(case, mode, recipe.rule.id, recipe.side, [], recipe.edge, base, recipe.entails)
-    return WithoutBase(profile_name, recipe.rule.id, recipe.side,
-                       f"none of {bases} valid calls with {dict(recipe.needs)} offers a place for it")
+        if case == base and recipe.edge != "inside":
+            continue
+        # An "inside" that changes nothing: the base stands at the edge already.
+        made = Generated(case, mode, recipe.rule.id, recipe.side, difference(base, case), recipe.edge, base, recipe.entails)
+        if mode == "disputed" or _proven(made, profile_name):
+            return made
+        impure = impure or made
+        refused += 1
+        if refused == PROOFS:
+            break
+    return impure or WithoutBase(profile_name, recipe.rule.id, recipe.side,
+                                 f"none of {bases} valid calls with {dict(recipe.needs)} offers a place for it")
+
+
+def _proven(made: Generated, profile_name: str) -> bool:
+    """Whether the oracle says of a made call what was meant: accepted inside a limit, else refused for this rule alone."""
+    found = predict(made.case, profile_name)
+    if made.edge == "inside":
+        return found.verdict == "accept"
+    ids = set(found.rule_ids)
+    return found.verdict == "reject" and made.rule in ids and ids <= {made.rule, *made.entails}
 
 
 # ---- differences ------------------------------------------------------------------------------

@@ -102,9 +102,9 @@ class Campaign:
                 if self._scheduler is not None:
                     self._scheduler.close()
                 summary = self._finish()
-            yield self.tally_event(summary)
+            yield self.last_event(summary)
 
-    def tally_event(self, summary: Summary) -> Event:
+    def last_event(self, summary: Summary) -> Event:
         """The last event; it is in the log already."""
         return RunFinished(at=round(self.elapsed, 6), summary=summary)
 

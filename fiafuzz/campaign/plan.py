@@ -12,6 +12,8 @@ import msgspec
 from fiafuzz.model.parameters import GROUPS
 from fiafuzz.model.profiles import DEFAULT_PROFILE, PROFILES
 
+from .wire import DEFAULT_MEMORY
+
 PHASES: tuple[str, ...] = ("replay", "sweep", "pairwise", "explore", "bulk")
 """In the order in which they run."""
 MODES: tuple[str, ...] = ("valid", "invalid", "boundary", "disputed", "all")
@@ -32,8 +34,6 @@ MODES_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Modes in which a phase has something to do."""
-
-MIB = 1 << 20
 
 
 class PlanError(ValueError):
@@ -64,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     out: Optional[str] = None
     standard: str = ""
     time_limit: float = 8.0
-    memory_limit: int = 4096 * MIB
+    memory_limit: int = DEFAULT_MEMORY
     repeat_every: int = 50
     relate_every: int = 4
     shrink: bool = True

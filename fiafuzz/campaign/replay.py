@@ -22,7 +22,7 @@ from .schedulers.local import LocalScheduler
 from .schedulers.protocol import Completed, Scheduler
 from .triage import family
 from .verdict import PASS, SKIPPED, Foreseen, Verdict, decide, error_of, foreseen, gives_values, reason_not_to_run
-from .wire import Hello, Job, Setup
+from .wire import DEFAULT_MEMORY, Hello, Job, Setup
 
 STATUSES: tuple[str, ...] = (
     "failing",
@@ -137,7 +137,7 @@ def replay(
     profile: Optional[str] = None,
     *,
     time_limit: float = 10.0,
-    memory_limit: int = 4 << 30,
+    memory_limit: int = DEFAULT_MEMORY,
     standard: str = "",
     dare: bool = False,
     stop: Callable[[], bool] = lambda: False,

@@ -22,6 +22,8 @@ MAX_FRAME = 2 * MAX_JSON_BYTES
 """Largest frame of jobs and ordinary results in bytes."""
 MAX_OUTPUT_FRAME = 1 << 30
 """Largest frame of a result that carries outputs."""
+DEFAULT_MEMORY = 2 << 30
+"""Bytes that one case may take unless told otherwise: more than the largest case that is judged needs."""
 _HEAD = struct.Struct("<I")
 
 
@@ -38,7 +40,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     backend: str
     profile: str
     standard: str = ""
-    memory: int = 0
+    memory: int = DEFAULT_MEMORY
     protocol: int = PROTOCOL
 
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fiafuzz.model.profiles import DEFAULT_PROFILE
 
@@ -46,7 +47,7 @@ def comma_list(known: tuple[str, ...]) -> Any:
     multiple=True,
     metavar="NAME",
     callback=known_profile,
-    help=f"Profile to hold for; may be given several times. [default: {DEFAULT_PROFILE}]",
+    help=f"Profile to hold for; may be repeated. [default: {DEFAULT_PROFILE}, or the one under which a planted fault shows]",
 )
 @click.option(
     "--backend",
@@ -88,7 +89,9 @@ def comma_list(known: tuple[str, ...]) -> Any:
 @click.option("--time-limit", type=Duration(), default="10s", show_default=True, help="Time that one case may take.")
 @click.option("--no-shrink", is_flag=True, help="Keep findings as they were found.")
 @click.option("--json", "as_json", is_flag=True, help="Write the summary as one JSON object on standard output.")
+@click.pass_context
 def command(
+    context: click.Context,
     profiles: tuple[str, ...],
     backends: tuple[str, ...],
     max_time: float | None,
@@ -116,8 +119,10 @@ def command(
     from .backends import usable_backends
 
     check_standard(standard)
+    chosen = usable_backends(backends or ("cpu",))
+    profiles, mode = where_faults_show(chosen, profiles, mode, mode_given=context.get_parameter_source("mode") is not ParameterSource.DEFAULT)
     plan = Plan(
-        backends=usable_backends(backends or ("cpu",)),
+        backends=chosen,
         profiles=profiles or (DEFAULT_PROFILE,),
         seed=new_seed() if seed is None else seed,
         mode=mode,
@@ -138,6 +143,18 @@ def command(
     except PlanError as error:
         raise UserError(str(error)) from None
     raise click.exceptions.Exit(run(plan, reports or (), as_json))
+
+
+def where_faults_show(backends: tuple[str, ...], profiles: tuple[str, ...], mode: str, *, mode_given: bool) -> tuple[tuple[str, ...], str]:
+    """Profiles and mode of a run: what the user gave, else for planted faults those whose calls reach them, else the defaults."""
+    from .backends import backend_data
+
+    faults = [b["capabilities"] for b in backend_data() if b["name"] in backends and "room" in b["capabilities"]]
+    if not profiles:
+        profiles = tuple(dict.fromkeys(f["profile"] for f in faults)) or (DEFAULT_PROFILE,)
+    if not mode_given and faults and all(f["mode"] == "disputed" for f in faults):
+        mode = "disputed"
+    return profiles, mode
 
 
 def check_standard(name: str) -> None:

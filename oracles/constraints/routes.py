@@ -18,7 +18,6 @@ from .rule import DOC_A2A3_V5, SRC_A2A3, SRC_A2A3_V5, Basis, Boundary, Change, R
 
 NEWER, FAST, PREFILL, DECODE = "newer", "fast", "prefill", "decode"
 NEWER_ROUTE = frozenset({NEWER})
-NEWER_AND_FAST = frozenset({NEWER, FAST})
 FAST_ROUTE = frozenset({FAST})
 PREFILL_ROUTE = frozenset({PREFILL})
 DECODE_ROUTE = frozenset({DECODE})

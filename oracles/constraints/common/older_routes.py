@@ -22,6 +22,7 @@ from ..routes import (
 )
 from ..rule import (
     ALL_A2A3,
+    DOC_A2A3_V3,
     SRC_A2A3,
     SRC_A2A3_V3,
     SRC_A2A3_V5,
@@ -132,7 +133,8 @@ V3_RULES = (
          ("v3.common.single.num_heads_table",), always, lambda s: s.attrs.numHeads != 0,
          basis=Basis.SOURCE, stage=Stage.SHAPE_INFERENCE, enforced_by="shape inference", limit="not 0",
          breaks=(Break("value", put(numHeads=0), {"layout": ("BSND", "BNSD", "BSH")}, ("FIA-CO-001",)),)),
-    Rule("FIA-CO-212", "V3: numHeads fits 32 bits where heads are packed in H", "common", Level.CROSS, SRC_A2A3_V3,
+    Rule("FIA-CO-212", "V3: numHeads fits 32 bits where heads are packed in H", "common", Level.CROSS,
+         SRC_A2A3_V3 | DOC_A2A3_V3,
          ("v3.common.single.num_heads_table",), lambda s: s.layout is not None and "H" in s.layout.inputs,
          lambda s: -INT32_RANGE <= s.attrs.numHeads < INT32_RANGE, basis=Basis.SOURCE,
          enforced_by="CheckQueryOutConsistency", note="the inferred shape of attentionOut has another head size",

@@ -67,8 +67,7 @@ MODE_RULES = (
         Level.CONSISTENCY, DOC_A2A3_V3,
         ("v3.quant.consistency.qs_gt1_a2_sep_modes_equal",), prefill, lambda s: s.antiquant_modes != (0, 1),
         enforced_by="RunBigKernelTilingWithParams",
-        breaks=(Break("pair", as_mixed, {**PREFILL, "antiquant": "per_channel", "prefix": "none"},
-                      ("FIA-QU-510",)),),
+        breaks=(Break("pair", as_mixed, {**PREFILL, "antiquant": "per_channel", "prefix": "none"}),),
     ),
 )
 

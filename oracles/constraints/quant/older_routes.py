@@ -67,7 +67,7 @@ _FULL_RULES = (
         lambda s: (s.layout_name == "TND" and s.cache_layout == "NZ" and s.q_dtype == "BFLOAT16"
                    and not s.single_token),
         basis=Basis.SOURCE, routes=OLDER_ROUTES, enforced_by="CheckInputShapeWhenLayoutIsTND, CheckInputLayout",
-        note="the documents refuse it whole",
+        note="the V3 document refuses it whole",
         breaks=(Break("value", as_packed, {
             "scenario": "antiquant", "q_s": "1", "layout": "BSND", "storage": "contiguous",
             "mask": "none", "pse": "none", "lse": "off", "left_padding": "none", "prefix": "none",

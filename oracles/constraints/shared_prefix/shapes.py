@@ -141,7 +141,7 @@ RULES: tuple[Rule, ...] = (
     Rule("FIA-SP-005", "first axis of the prefixes is 1", GROUP, Level.SINGLE, ALL,
          ("v5.shared_prefix.single.first_dim_one", "v5.interface.single.empty_shared_prefix",
           *_both_branches("consistency.batch"), *_SHAPES), _fits, _first_is_one, enforced_by=_SHAPE, limit="1",
-         breaks=tuple(Break(side, resize(name, 0, size), HAS) for name in NAMES for side,
+         breaks=tuple(Break(side, resize(name, 0, size), HAS, ("FIA-SP-201",) if size == 0 else ()) for name in NAMES for side,
                       size in (("above", 2), ("below", 0))),
          boundaries=(Boundary(put(), resize(KEY, 0, 2), HAS, limit="1"),)),
     Rule("FIA-SP-006", "prefixes have as many heads as key", GROUP, Level.SINGLE, ALL,
