@@ -129,7 +129,8 @@ def list_backends() -> list[BackendRecord]:
 
     records = [_record(name, b.title, b.needs, b.capabilities) for name, b in BUILTIN.items()]
     records.extend(
-        _record(f"{FAULTY}{f.name}", f.title, ("torch", "numpy"), {**_FAULTY, "room": f.room, "profile": f.profile, "mode": f.mode}) for f in all_faults()
+        _record(f"{FAULTY}{f.name}", f.title, ("torch", "numpy"), {**_FAULTY, "room": f.room, "profile": f.profile, "mode": f.mode})
+        for f in all_faults()
     )
     for entry in _third_party():
         source = entry.dist.name if entry.dist is not None else entry.value

@@ -78,6 +78,8 @@ class Investigator:
                 continue
             if known.signature.code in PROCESS_CODES or (not known.signature.features and known.signature.rule):
                 return known
+            if code == "F106" and known.signature.code != code:
+                return known
             if len(known.signature.features) == len(features) or self._spent(self.proof_seconds) > PROOF_SHARE:
                 return known
             if self._same_without_the_rest(failure, known.signature):

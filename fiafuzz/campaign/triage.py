@@ -95,6 +95,9 @@ def may_explain(
 ) -> bool:
     """Whether a finding with these features could be the fault of a known signature: the same kind of failure, and
     every feature of the known minimal set present."""
+    if code == "F106" and family(known.code) == "values":
+        # Wrong values break relations too: a call that has every feature of a known wrong value needs no finding of its own.
+        return bool(known.features) and set(known.features) <= set(features)
     if family(known.code) != family(code):
         return False
     if code in RULE_CODES or code == "F106":

@@ -120,7 +120,9 @@ def command(
 
     check_standard(standard)
     chosen = usable_backends(backends or ("cpu",))
-    profiles, mode = where_faults_show(chosen, profiles, mode, mode_given=context.get_parameter_source("mode") is not ParameterSource.DEFAULT)
+    profiles, mode = where_faults_show(
+        chosen, profiles, mode, mode_given=context.get_parameter_source("mode") is not ParameterSource.DEFAULT
+    )
     plan = Plan(
         backends=chosen,
         profiles=profiles or (DEFAULT_PROFILE,),

@@ -1,7 +1,7 @@
-"""Predictions per second, beside json.loads of the same cases, and start-up of the command line. Run: python tests/benchmarks/bench_predict.py
+"""Predictions per second, beside json.loads of the same cases, and start-up of the command line.
 
-Prints one table a profile: cases read and predicted per second of CPU time on one core, and the same as a multiple of json.loads. Target: at
-least 2,000 predictions per second with all rules in place.
+Run: python tests/benchmarks/bench_predict.py. Prints a row for each profile: cases read and predicted per second of CPU time on one core,
+and the same as a multiple of json.loads. Target: at least 2,000 predictions per second with all rules in place.
 """
 
 from __future__ import annotations
