@@ -119,6 +119,11 @@ def bias(rows: int, columns: int, dtype: str = F16) -> TensorSpec:
     return spec(dtype, 1, 4, rows, columns)
 
 
+def named(rule: Union[str, set[str]]) -> str:
+    """A rule or several as the name of a test, the same in every process."""
+    return rule if isinstance(rule, str) else "+".join(sorted(rule))
+
+
 REFUSED: tuple[tuple[Union[str, set[str]], Case], ...] = (
     # ---- several query tokens
     ("FIA-QU-501", merged(4, (2, 128))),
@@ -183,7 +188,7 @@ REFUSED: tuple[tuple[Union[str, set[str]], Case], ...] = (
 )
 
 
-@pytest.mark.parametrize(("rule", "case"), REFUSED, ids=[f"{n} {i}" for i, (n, _) in enumerate(REFUSED)])
+@pytest.mark.parametrize(("rule", "case"), REFUSED, ids=[f"{named(n)} {i}" for i, (n, _) in enumerate(REFUSED)])
 def test_refusals(rule: Union[str, set[str]], case: Case) -> None:
     refused(case, rule, V3, code=561103)
     refused(old(case, "a3"), rule, A3, code=561103)
@@ -204,7 +209,7 @@ MLA_REFUSED: tuple[tuple[Union[str, set[str]], dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("rule", "change"), MLA_REFUSED, ids=[str(n) for n, _ in MLA_REFUSED])
+@pytest.mark.parametrize(("rule", "change"), MLA_REFUSED, ids=[named(n) for n, _ in MLA_REFUSED])
 def test_refusals_of_int8_decode_mla(rule: Union[str, set[str]], change: dict[str, Any]) -> None:
     refused(mla8().replace(**change), rule, V5)
 
