@@ -120,6 +120,9 @@ class SdpaCall(Visibility, Output):
         return o, lse
 
 
+NO_ROOM = "the dense copies and scores that SDPA needs do not fit into the memory of the worker"
+
+
 class SdpaBackend:
     """One of SDPA's kernels: "math" or "flash"."""
 
@@ -182,8 +185,13 @@ class SdpaBackend:
             outcome = Outcome("ok", outputs)
         except CannotRun as error:
             outcome = Outcome("unsupported", message=str(error))
-        except MemoryError as error:
-            outcome = Outcome("oom", message=str(error) or "out of memory")
+        except MemoryError:
+            outcome = Outcome("unsupported", message=NO_ROOM)
+        except RuntimeError as error:
+            # SDPA wants dense copies and whole score matrices: what does not fit under the worker's limit is too large to be
+            # translated, not a fault of the kernel.
+            full = "can't allocate memory" in str(error)
+            outcome = Outcome("unsupported" if full else "error", message=NO_ROOM if full else f"RuntimeError: {error}".splitlines()[0])
         except Exception as error:  # a candidate that trips is a finding, not the end of the campaign
             outcome = Outcome("error", message=f"{type(error).__name__}: {error}".splitlines()[0])
         return Outcome(
