@@ -58,3 +58,10 @@ def test_what_a_known_finding_may_explain(known: Signature, code: str, rule: str
 
 def test_faces_of_one_fault_are_a_family() -> None:
     assert family("F101") == family("F102") == family("F104") != family("F105")
+
+
+def test_a_broken_relation_is_the_fault_of_a_known_wrong_value_whose_features_it_has() -> None:
+    known = Signature("b", "F101", features=(("sparse_mode", "3"),))
+    assert may_explain(known, "F106", "layout", "", (("batch", "2"), ("sparse_mode", "3")))
+    assert not may_explain(known, "F106", "layout", "", (("batch", "2"),))
+    assert not may_explain(Signature("b", "F101"), "F106", "layout", "", (("batch", "2"),))
