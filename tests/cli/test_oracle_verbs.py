@@ -250,3 +250,18 @@ def test_help_and_predict_start_quickly(fiafuzz: Run) -> None:
 
     done = subprocess.run([sys.executable, "-c", script], input=line(plain()).encode(), capture_output=True, cwd=ROOT, check=True)
     assert done.stderr.decode().splitlines()[-1] == "[]"
+
+
+def test_judge_by_hand_sees_a_single_lse_that_is_slightly_off(fiafuzz: Run, tmp_path: Path) -> None:
+    case = plain(softmaxLseFlag=True)
+    case["outputs"]["softmaxLse"] = {"shape": [1, 2, 3, 1], "dtype": "FLOAT32"}
+    (tmp_path / "c.json").write_text(json.dumps(case))
+    assert fiafuzz("reference", "c.json", "-o", "ideal.npz").code == 0
+    with np.load(tmp_path / "ideal.npz") as found:
+        out, lse = found["out:attentionOut"].astype(np.float16), found["out:softmaxLse"].astype(np.float32)
+    np.savez(tmp_path / "good.npz", **{"out:attentionOut": out, "out:softmaxLse": lse})
+    assert fiafuzz("judge", "c.json", "--outputs", "good.npz").code == 0
+    lse[0, 1, 2, 0] += 2e-5
+    np.savez(tmp_path / "off.npz", **{"out:attentionOut": out, "out:softmaxLse": lse})
+    ran = fiafuzz("judge", "c.json", "--outputs", "off.npz")
+    assert ran.code == 1 and "[0, 1, 2, 0]" in ran.out
