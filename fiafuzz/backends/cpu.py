@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Optional, cast
 
 import numpy as np
@@ -107,15 +108,7 @@ class CpuBackend:
             outcome = Outcome(kind, message=f"{type(error).__name__}: {error}".splitlines()[0])
         except Exception as error:  # a candidate that trips is a finding, not the end of the campaign
             outcome = Outcome("error", message=f"{type(error).__name__}: {error}".splitlines()[0])
-        return Outcome(
-            outcome.kind,
-            outcome.outputs,
-            outcome.code,
-            outcome.stage,
-            outcome.message,
-            outcome.signal,
-            time.perf_counter() - started,
-        )
+        return replace(outcome, seconds=time.perf_counter() - started)
 
     def compute(self, scene: Scene, tensors: Arrays, outputs: dict[str, np.ndarray[Any, Any]]) -> Outcome:
         """The kernel without the front."""

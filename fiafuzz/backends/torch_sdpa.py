@@ -8,6 +8,7 @@ wider heads. It shares those translations with the cpu backend, not the arithmet
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, Optional, cast
 
 import numpy as np
@@ -194,15 +195,7 @@ class SdpaBackend:
             outcome = Outcome("unsupported" if full else "error", message=NO_ROOM if full else f"RuntimeError: {error}".splitlines()[0])
         except Exception as error:  # a candidate that trips is a finding, not the end of the campaign
             outcome = Outcome("error", message=f"{type(error).__name__}: {error}".splitlines()[0])
-        return Outcome(
-            outcome.kind,
-            outcome.outputs,
-            outcome.code,
-            outcome.stage,
-            outcome.message,
-            outcome.signal,
-            time.perf_counter() - started,
-        )
+        return replace(outcome, seconds=time.perf_counter() - started)
 
 
 def math(profile: Optional[str] = None) -> SdpaBackend:
