@@ -7,15 +7,16 @@ factory takes a profile name or None and returns a Backend; an attribute ``title
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Optional, cast
+from typing import Any, Optional, cast
 
 from .protocol import Backend, BackendUnavailable
+from .spelling import base_of
 
 ENTRY_POINTS = "fiafuzz.backends"
 FAULTY = "faulty:"
@@ -40,6 +41,17 @@ class _Builtin:
     needs: tuple[str, ...]
     """Python packages that must be there."""
     capabilities: Mapping[str, str]
+    missing: str = ""
+    """``module:function`` within this package that says why it cannot run here, "" when it can; loads no library."""
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A base name that takes options behind a colon. ``choose`` reads a name, ``make`` gives its backend (both
+    ``module:function`` within this package)."""
+
+    choose: str
+    make: str
 
 
 _CPU = MappingProxyType(
@@ -59,7 +71,49 @@ _SDPA = {
     "masks": "sparseMode 0-4 as explicit masks, pseType 0, 2, 3 as additive masks",
     "quantisation": "none",
 }
+_TORCH_NPU = {
+    "invalid calls": "answered by the operator's own checks",
+    "API": "A2, A3: V3 by the first operator, V4 by the second; 950: V5 by both",
+    "options": "v1 or v2 force an operator; queue=0|1|2 a task queue mode; outputs=torch lets torch_npu allocate the outputs",
+    "not": "tensor lists, pseType, start indices, V5 on A2 and A3, formats other than plain ones, null outputs",
+}
+
+
+def _torch_npu(title: str, less: str = "") -> _Builtin:
+    capabilities = MappingProxyType({**_TORCH_NPU, "not": _TORCH_NPU["not"] + less})
+    return _Builtin("torch_npu_family:make", title, ("torch", "torch_npu"), capabilities, "torch_npu_family:why_no_device")
+
+
+_TORCH_NPU_META = _Builtin(
+    "torch_npu_family:make",
+    "torch_npu's inference of output shapes and dtypes (meta tensors); needs no device and no CANN",
+    ("torch", "torch_npu"),
+    MappingProxyType(
+        {
+            "invalid calls": "refused for the layout, the rank of query or value, or no heads; let through otherwise",
+            "options": "v1 or v2 force an operator",
+            "output": "no values: shapes and dtypes alone are judged",
+            "not": "tensor lists, pseType, start indices, formats other than plain ones, null tensors",
+        }
+    ),
+    "torch_npu_family:why_no_meta",
+)
 _FAULTY = {"invalid calls": "answered from the constraint oracle (emulated)", "like": "cpu, with one planted fault"}
+
+_ACLNN = MappingProxyType(
+    {
+        "invalid calls": "answered by the operator's own checks",
+        "calls": "null pointers, tensor lists with null entries, formats, strides, offsets, any dtype, shape and attribute",
+        "device": "one NPU a worker; the SoC decides which profiles it stands for",
+    }
+)
+
+
+def _aclnn(api: str = "") -> _Builtin:
+    title = f"the operator through CANN's C interface, always {api.upper()}" if api else "the operator through CANN's C interface, V1-V5"
+    not_here = "parameters that later versions brought" if api and api != "v5" else "one stride too many or too few for a shape"
+    return _Builtin(f"aclnn:{api or 'automatic'}", title, ("numpy",), {**_ACLNN, "not": not_here}, "aclnn_library:missing")
+
 
 BUILTIN: Mapping[str, _Builtin] = MappingProxyType(
     {
@@ -84,8 +138,19 @@ BUILTIN: Mapping[str, _Builtin] = MappingProxyType(
                 }
             ),
         ),
+        "torch-npu": _torch_npu("torch_npu's operators on an NPU, the one that has words for the call"),
+        "torch-npu:v1": _torch_npu("npu_fused_infer_attention_score on an NPU", ", HIFLOAT8, dequantScaleQuery, learnableSink"),
+        "torch-npu:v2": _torch_npu(
+            "npu_fused_infer_attention_score_v2 on an NPU", ", left padding, shared prefix, combined antiquant, deqScale1 and 2"
+        ),
+        "torch-npu:meta": _TORCH_NPU_META,
+        "aclnn": _aclnn(),
+        **{f"aclnn:{api}": _aclnn(api) for api in ("v1", "v2", "v3", "v4", "v5")},
     }
 )
+
+FAMILIES: Mapping[str, _Family] = MappingProxyType({"torch-npu": _Family("torch_npu_family:choose", "torch_npu_family:make")})
+"""Base names that take options: ``torch-npu:v1,queue=1``."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"torch-sdpa": ("torch-sdpa-math", "torch-sdpa-flash")})
 """Names that mean several backends."""
@@ -94,6 +159,23 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"torch-sdpa": ("torch
 def expand(name: str) -> tuple[str, ...]:
     """The backends that a name means: itself, or those of an alias."""
     return ALIASES.get(name, (name,))
+
+
+def canonical(name: str) -> str:
+    """A name with its options in their order; ValueError for an option that a family does not take. Other names stay."""
+    family = FAMILIES.get(base_of(name))
+    return name if family is None else cast(str, _attribute(family.choose)(name).name)
+
+
+def find_record(name: str) -> Optional[BackendRecord]:
+    """The record of a backend by its name, options included; None for an unknown name. ValueError for a wrong option."""
+    real = canonical(name)
+    records = {r.name: r for r in list_backends()}
+    if real in records or base_of(real) not in FAMILIES:
+        return records.get(real)
+    words = real.partition(":")[2].split(",")
+    like = next((r for w in words if (r := records.get(f"{base_of(real)}:{w}"))), records[base_of(real)])
+    return replace(like, name=real)
 
 
 def get_backend(name: str, profile: Optional[str] = None) -> Backend:
@@ -108,6 +190,11 @@ def get_backend(name: str, profile: Optional[str] = None) -> Backend:
         return cast(Backend, factory(name[len(FAULTY) :], profile))
     if name in ALIASES:
         raise ValueError(f"{name} means {' and '.join(ALIASES[name])}: name one of them")
+    family = FAMILIES.get(base_of(name))
+    if family is not None:
+        real = canonical(name)
+        _require(BUILTIN[base_of(name)].needs, real)
+        return cast(Backend, _attribute(family.make)(real, profile))
     builtin = BUILTIN.get(name)
     if builtin is not None:
         _require(builtin.needs, name)
@@ -127,7 +214,7 @@ def list_backends() -> list[BackendRecord]:
     """Every backend that can be named, without importing any: built-in ones, planted faults, other packages'."""
     from .faults import all_faults
 
-    records = [_record(name, b.title, b.needs, b.capabilities) for name, b in BUILTIN.items()]
+    records = [_record(name, b.title, b.needs, b.capabilities, b.missing) for name, b in BUILTIN.items()]
     records.extend(
         _record(f"{FAULTY}{f.name}", f.title, ("torch", "numpy"), {**_FAULTY, "room": f.room, "profile": f.profile, "mode": f.mode})
         for f in all_faults()
@@ -144,10 +231,17 @@ def list_backends() -> list[BackendRecord]:
     return records
 
 
-def _record(name: str, title: str, needs: tuple[str, ...], capabilities: Mapping[str, str]) -> BackendRecord:
+def _record(name: str, title: str, needs: tuple[str, ...], capabilities: Mapping[str, str], why: str = "") -> BackendRecord:
     missing = [package for package in needs if find_spec(package) is None]
     reason = f"needs {', '.join(missing)}" if missing else ""
-    return BackendRecord(name, title, not missing, reason, capabilities)
+    if why and not reason:
+        reason = str(_attribute(why)())
+    return BackendRecord(name, title, not reason, reason, capabilities)
+
+
+def _attribute(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 def _require(needs: tuple[str, ...], name: str) -> None:

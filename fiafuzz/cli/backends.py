@@ -25,17 +25,21 @@ def usable_backends(names: tuple[str, ...]) -> tuple[str, ...]:
 
     UserError for an unknown name, Unavailable when one cannot run on this machine.
     """
-    from fiafuzz.backends.registry import expand
+    from fiafuzz.backends.registry import expand, find_record
 
-    known = {b["name"]: b for b in backend_data()}
     found: list[str] = []
     for name in names:
         for real in expand(name):
-            if real not in known:
+            try:
+                record = find_record(real)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+            if record is None:
+                known = {b["name"] for b in backend_data()}
                 raise UserError(f"unknown backend {real!r};{nearest(real, known)} 'fiafuzz backends' lists them")
-            if not known[real]["available"]:
-                raise Unavailable(f"backend {real} cannot run here: {known[real]['reason']}; 'fiafuzz doctor' tells the next step")
-            found.append(real)
+            if not record.available:
+                raise Unavailable(f"backend {record.name} cannot run here: {record.reason}; 'fiafuzz doctor' tells the next step")
+            found.append(record.name)
     return tuple(dict.fromkeys(found))
 
 
