@@ -12,14 +12,22 @@ if TYPE_CHECKING:
 
 
 class Budget:
-    """Time and cases that a leg may use (None: no bound)."""
+    """Time and cases that a leg may use (None: no bound). ``start`` and ``offered`` tell of a leg that is resumed: when it
+    began (on this clock), and how many cases had been offered by then."""
 
-    def __init__(self, tally: Tally, seconds: Optional[float], cases: Optional[int]) -> None:
+    def __init__(
+        self,
+        tally: Tally,
+        seconds: Optional[float],
+        cases: Optional[int],
+        start: Optional[float] = None,
+        offered: Optional[int] = None,
+    ) -> None:
         self._tally = tally
         self.seconds = seconds
         self.cases = cases
-        self.start = monotonic()
-        self.cases_at_start = tally.offered
+        self.start = monotonic() if start is None else start
+        self.cases_at_start = tally.offered if offered is None else offered
 
     @property
     def used_up(self) -> bool:

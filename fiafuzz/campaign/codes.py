@@ -69,6 +69,14 @@ CODES: Mapping[str, VerdictCode] = _records(
         "suspect.",
     ),
     VerdictCode(
+        "F107",
+        "wrote outside its outputs",
+        "A valid call ran and changed memory that is none of its outputs: an input, or the guard bytes around the tensors and the"
+        " workspace. The rest of the last unit of 32 bytes does not count.",
+        "The finding says how many bytes, and where the first of them lies. Look at the last block of each core, at tails that are"
+        " no multiple of 32 bytes, and at the workspace size that the host computes.",
+    ),
+    VerdictCode(
         "F201",
         "accepted but invalid",
         "The call breaks a demand of the operator, and the backend took it and returned success.",

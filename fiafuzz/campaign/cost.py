@@ -13,6 +13,11 @@ BYTES_SECONDS = 1.0 / 2e8
 """Making one element of input."""
 
 
+GIANT_SHARE = 0.4
+"""Cases that are likely to take more than this share of the time limit are not judged, and run only where checks are
+real."""
+
+
 def estimated_seconds(scene: Scene) -> float:
     """Rough seconds for tensors, reference and a CPU kernel of a call; 0 where its sizes are unknown."""
     q, kv = scene.q_lens, scene.kv_lens

@@ -14,6 +14,7 @@ from fiafuzz.model.case import Case
 
 from .corpus import Entry
 from .plan import Plan
+from .results import Picture
 from .verdict import Foreseen, Verdict
 
 LOG_VERSION = 1
@@ -32,6 +33,16 @@ class RunStarted(_Event, frozen=True, tag=True):
     directory: str
     factors: tuple[str, ...]
     log: int = LOG_VERSION
+
+
+class RunResumed(_Event, frozen=True, tag=True):
+    """A run that was killed or interrupted goes on. What stands before it in the log counts on; a RunFinished before it
+    was not the end. ``cases`` and ``findings``: how many were in the log."""
+
+    resumed: str
+    version: str
+    cases: int
+    findings: int
 
 
 class LegStarted(_Event, frozen=True, tag=True):
@@ -66,7 +77,13 @@ class PhaseStarted(_Event, frozen=True, tag=True):
 class CaseDone(_Event, frozen=True, tag=True, omit_defaults=True):
     """One case is done. ``n`` counts cases over the run. ``mode`` is valid, invalid, boundary, disputed or replay;
     ``rule`` and ``side`` say what was broken or held on purpose. ``factors``: words joined by "|". ``repeats``: id of
-    the entry that explains it. ``ratio``: largest error as a share of what is allowed."""
+    the entry that explains it. ``ratio``: largest error as a share of what is allowed. ``place``: where the case stands
+    among the proposals of its phase, from 1 on (0: it is not one of them); a resumed run knows by it what is done.
+    ``judged``: whether its outputs were handed to the reference. ``codes`` and ``rules``: the status codes that were due and
+    the rules that the call breaks. ``got`` and ``got_code``: kind of outcome ("" when it was not run) and status. ``held``: rules whose
+    condition this accepted call meets and whose demand it keeps, each named by the first such call of a leg. ``effort``, for
+    failing cases: runs that had gone into looking at failures (all, proofs that a repeat is one, shrinking). ``sought``: a
+    failure for which the explore phase has looked for plainer ones."""
 
     n: int
     phase: str
@@ -82,10 +99,20 @@ class CaseDone(_Event, frozen=True, tag=True, omit_defaults=True):
     untestable: int = 0
     compared: int = 0
     repeats: Optional[str] = None
+    place: int = 0
+    judged: bool = False
+    codes: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    got: str = ""
+    got_code: Optional[int] = None
+    effort: tuple[int, ...] = ()
+    sought: bool = False
+    held: tuple[str, ...] = ()
 
 
 class FindingFound(_Event, frozen=True, tag=True):
-    """Something is wrong, and a second run said so too. The case is here in full, before it is shrunk."""
+    """Something is wrong, and a second run said so too. The case is here in full, before it is shrunk, with pictures of wrong
+    values."""
 
     number: int
     phase: str
@@ -94,12 +121,13 @@ class FindingFound(_Event, frozen=True, tag=True):
     case: Case
     verdict: Verdict
     foreseen: Foreseen
+    pictures: tuple[Picture, ...] = ()
 
 
 class FindingKept(_Event, frozen=True, tag=True):
     """A finding is shrunk and has its corpus entry. ``new`` is false when the corpus had the signature before; ``path``
     is where it is kept, None when it could not be written (then this event is the only copy, and ``problem`` says
-    why)."""
+    why). ``known``: the issue of corpus/known.toml that covers it, or "baseline"; such a finding does not fail the run."""
 
     number: int
     entry: Entry
@@ -108,6 +136,8 @@ class FindingKept(_Event, frozen=True, tag=True):
     runs: int
     seconds: float
     problem: str = ""
+    known: Optional[str] = None
+    effort: tuple[int, ...] = ()
 
 
 class FindingRepeated(_Event, frozen=True, tag=True):
@@ -129,11 +159,31 @@ class FlakyFound(_Event, frozen=True, tag=True):
 
 
 class Replayed(_Event, frozen=True, tag=True):
-    """A corpus entry was run again: failing, fixed, passing, new, flaky, unsupported or untestable."""
+    """A corpus entry was run again: failing, fixed, passing, new, flaky, unsupported or untestable. ``known``: the issue
+    that covers it."""
 
     entry: str
     status: str
     text: str = ""
+    known: Optional[str] = None
+
+
+class KnownIssue(_Event, frozen=True, tag=True):
+    """What a run has to say about a known issue, beside the findings that it covers. ``status``: "passes" (its entries
+    were run and all of them are fixed: it must be removed, and the run is not clean) or "expired" (it covers nothing any
+    more)."""
+
+    issue: str
+    status: str
+    text: str
+
+
+class RoundDone(_Event, frozen=True, tag=True):
+    """The explore phase has finished one of its rounds, from 0 on; the next one begins."""
+
+    backend: str
+    profile: str
+    round: int
 
 
 class Disagreement(_Event, frozen=True, tag=True):
@@ -170,7 +220,7 @@ class PhaseFinished(_Event, frozen=True, tag=True):
 
 
 class FindingLine(msgspec.Struct, frozen=True):
-    """One finding in the summary. ``count`` cases showed it."""
+    """One finding in the summary. ``count`` cases showed it; ``known`` is the issue that covers it, or "baseline"."""
 
     id: str
     code: str
@@ -180,11 +230,17 @@ class FindingLine(msgspec.Struct, frozen=True):
     path: Optional[str]
     count: int
     reproduce: str
+    known: Optional[str] = None
 
 
 class Summary(msgspec.Struct, frozen=True):
     """What a run came to. ``status``: clean, findings, interrupted, nothing (not one case was run) or broken (fiafuzz
-    itself failed). ``cases``: those that were run; what the backend cannot express and what was skipped count apart."""
+    itself failed). ``cases``: those that were run; what the backend cannot express and what was skipped count apart.
+    ``known``: how many of the findings a known issue or the baseline covers; they do not make the status "findings".
+    ``passing_issues``: known issues that pass now, a line each; they do. ``expired_issues``: those that are past their
+    date, a line each. ``resumed``: how often the run was resumed. ``refused``: nothing was run, since no
+    backend can run here.
+    """
 
     status: str
     seed: int
@@ -202,6 +258,11 @@ class Summary(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     interrupted: bool = False
     directory: str = ""
+    known: int = 0
+    passing_issues: tuple[str, ...] = ()
+    expired_issues: tuple[str, ...] = ()
+    resumed: int = 0
+    refused: bool = False
 
 
 class RunFinished(_Event, frozen=True, tag=True):
@@ -212,6 +273,7 @@ class RunFinished(_Event, frozen=True, tag=True):
 
 Event = Union[
     RunStarted,
+    RunResumed,
     LegStarted,
     CanaryDone,
     PhaseStarted,
@@ -221,6 +283,8 @@ Event = Union[
     FindingRepeated,
     FlakyFound,
     Replayed,
+    KnownIssue,
+    RoundDone,
     Disagreement,
     WorkerRestarted,
     Note,

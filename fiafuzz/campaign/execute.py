@@ -5,30 +5,35 @@ The worker wraps this in a process of its own; benchmarks and single checks call
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Optional
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fiafuzz.backends.protocol import Outcome
 from fiafuzz.model.case import Case, CaseError, TensorSpec
 from fiafuzz.model.dtypes import DTYPES
+from fiafuzz.model.factors import factor_words
 from fiafuzz.model.profiles import DEFAULT_PROFILE, profile_for
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import Tensors, check_sizes, materialize, named_specs
 from oracles.precision_standards import DEFAULT_STANDARD
 
 from .cost import estimated_seconds
+from .held import Held
 from .relations import relations_for
-from .results import MAX_ELEMENTS_SHOWN, Broken, Element, Judged, RawArray, Result, Seconds, clean, in_words, number
+from .results import MAX_ELEMENTS_SHOWN, About, Broken, Element, Judged, Picture, RawArray, Result, Seconds, clean, in_words, number
 from .triage import plain_case
-from .wire import Job
+from .verdict import PASS, decide, foreseen, gives_values, reason_not_to_run
+from .wire import Job, Setup
 
 if TYPE_CHECKING:
-    from fiafuzz.backends.protocol import Backend
+    from fiafuzz.backends.protocol import Backend, BackendInfo
     from oracles.precision import Judgement
     from oracles.reference import Expected
 
@@ -46,6 +51,8 @@ MAX_RELATED_SECONDS = 1.0
 MAX_RATIO = 1e30
 """What stands for an infinite error ratio."""
 OOM_NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
+FATAL_KINDS = frozenset({"crash", "hang", "lost"})
+"""Outcomes after which a process is not trusted with another case, whether the backend says so or not."""
 
 
 class Executor:
@@ -62,8 +69,12 @@ class Executor:
         get: Optional[Callable[[str, Optional[str]], Backend]] = None,
         mark: Optional[Callable[[int], None]] = None,
         profile: Optional[str] = None,
+        setup: Optional[Setup] = None,
     ) -> None:
         self.backend = backend
+        self.setup = setup or Setup("", profile or "")
+        self._held: Optional[Held] = None
+        self._fatal = False
         self.profile = profile
         self.standard = standard or DEFAULT_STANDARD
         self._others: dict[tuple[str, Optional[str]], Backend] = {}
@@ -95,7 +106,7 @@ class Executor:
         """Run one job. Never raises for what a case or a backend does; what breaks here is a result of kind
         "internal"."""
         try:
-            return self._execute(job)
+            return self._foresee(job) if job.foresee else self._execute(job, Scene(job.case))
         except MemoryError:
             return Result("untestable", message="out of memory outside the backend")
         except Exception as error:
@@ -103,42 +114,76 @@ class Executor:
         finally:
             self._mark(IDLE)
 
-    def _execute(self, job: Job) -> Result:
-        backend, case = self._backend(job.backend, job.profile), job.case
+    def _foresee(self, job: Job) -> Result:
+        """Predict a case, run it as it deserves, and say what was known of it before."""
+        from oracles.constraints.predict import predict
+
+        case, setup = job.case, self.setup
         scene = Scene(case)
+        profile = self.profile or profile_for(case.api, case.product).name
+        expected = foreseen(predict(case, profile, scene=scene))
+        checks = self.backend.info.checks
+        reason = reason_not_to_run(expected, checks, dare=setup.dare)
+        judge = gives_values(expected)
+        if reason is None and judge and setup.giant and estimated_seconds(scene) > setup.giant:
+            judge = False
+            reason = None if checks == "own" else "too large for a CPU"
+        about = About(expected, factor_words(scene), judge)
+        if reason is not None:
+            return Result("skipped", message=reason, about=about)
+        again, relate = turns(case, setup) if judge else (False, False)
+        job = msgspec.structs.replace(job, judge=judge, runs=2 if again else 1, relations=relate, foresee=False)
+        result = self._execute(job, scene)
+        held: tuple[str, ...] = ()
+        if expected.verdict == "accept" and decide(expected, result).status == PASS:
+            if self._held is None:
+                self._held = Held(profile)
+            held = self._held.by(scene)
+        about = msgspec.structs.replace(about, runs=job.runs, held=held)
+        return msgspec.structs.replace(result, about=about)
+
+    def _execute(self, job: Job, scene: Scene) -> Result:
+        backend, case = self._backend(job.backend, job.profile), job.case
         started = perf_counter()
         reason = backend.cannot_express(scene)
         if reason is not None:
             return Result("unsupported", message=clean(reason))
         self._mark(MAKE)
         try:
-            tensors = self._tensors(case, job.judge, backend.info.checks)
+            tensors = self._tensors(case, job.judge, backend.info)
             outputs = poisoned(case)
         except CaseError as error:
-            kind = "untestable" if job.judge else "unsupported"
-            return Result(kind, message=clean(f"no tensors: {error}"))
+            if job.judge or not backend.info.blind:
+                kind = "untestable" if job.judge else "unsupported"
+                return Result(kind, message=clean(f"no tensors: {error}"))
+            tensors, outputs = Tensors(), {}
         made = perf_counter()
         self._mark(RUN)
         outcome = run_guarded(backend, case, scene, tensors, outputs)
         ran = perf_counter()
         if outcome.kind != "ok":
-            return Result(
-                outcome.kind,
-                outcome.code,
-                outcome.stage,
-                clean(outcome.message),
-                outcome.signal,
-                seconds=Seconds(made - started, ran - made),
-            )
+            return ended_as(outcome, Seconds(made - started, ran - made))
+        if not outcome.launched:
+            kind = "untestable" if job.judge else "ok"
+            return Result(kind, message=clean(outcome.message), seconds=Seconds(made - started, ran - made))
         got = dict(outcome.outputs) if outcome.outputs is not None else outputs
         judged, wanted, spent = None, None, Seconds(made - started, ran - made)
-        if job.judge:
+        if outcome.flaw is not None:
+            judged = Judged(False, outcome.flaw[0], MAX_RATIO, text=clean(outcome.flaw[1]))
+        elif job.judge and not backend.info.computes:
+            wrong = wrong_form(outputs, got)
+            judged = Judged(not wrong, "F103" if wrong else None, MAX_RATIO if wrong else 0.0, text=wrong)
+        elif job.judge:
             judged, wanted, spent = self._judge(case, scene, tensors, outputs, got, spent)
         same, broken = None, None
-        if job.runs > 1 and backend.info.deterministic:
-            same = self._same(backend, case, scene, got, wanted.compare if wanted is not None else None, job.runs - 1)
+        self._fatal = is_fatal(outcome)
+        if job.runs > 1 and backend.info.deterministic and backend.info.computes and not self._fatal:
+            try:
+                same = self._same(backend, case, scene, got, wanted.compare if wanted is not None else None, job.runs - 1)
+            except _Ended as end:
+                return ended_as(end.outcome, spent)
         related: Optional[str] = None
-        if job.relations and wanted is not None and judged is not None and judged.passed:
+        if job.relations and wanted is not None and judged is not None and judged.passed and not self._fatal:
             related, broken = self._relate(backend, job, tensors, wanted, got)
         return Result(
             "ok",
@@ -148,9 +193,13 @@ class Executor:
             broken=broken,
             seconds=spent,
             outputs=raw_arrays(got) if job.outputs else None,
+            pictures=self._pictures(scene, tensors, wanted, got) if job.pictures and judged and not judged.passed else (),
+            fatal=self._fatal,
         )
 
-    def _tensors(self, case: Case, valid: bool, checks: str) -> Tensors:
+    def _tensors(self, case: Case, valid: bool, info: BackendInfo) -> Tensors:
+        if not info.computes:  # shapes and dtypes are all that it reads
+            return Tensors()
         if valid:
             return materialize(case)
         try:
@@ -160,7 +209,7 @@ class Executor:
             reason = CaseError(f"over {MAX_BLIND_ELEMENTS} elements in a call that may be refused")
         except CaseError as error:
             reason = error
-        if checks == "emulated":  # answers from the call alone and never reads a tensor of a refused call
+        if info.checks == "emulated":  # answers from the call alone and never reads a tensor of a refused call
             return Tensors()
         raise reason
 
@@ -184,6 +233,19 @@ class Executor:
         judged = compact(judge_outputs(case, scene, expected, got, self.standard))
         return judged, expected, Seconds(spent.make, spent.run, done - start, perf_counter() - done)
 
+    def _pictures(self, scene: Scene, tensors: Tensors, wanted: Optional[Expected], got: Arrays) -> tuple[Picture, ...]:
+        """Pictures of wrong values; none rather than a finding that is lost because it could not be drawn."""
+        from oracles.picture import error_pictures
+        from oracles.precision import judge_outputs
+
+        if wanted is None:
+            return ()
+        try:
+            judgement = judge_outputs(scene.case, scene, wanted, got, self.standard)
+            return tuple(Picture(**vars(grid)) for grid in error_pictures(scene, tensors, wanted, got, judgement))
+        except Exception:
+            return ()
+
     def _same(
         self,
         backend: Backend,
@@ -200,6 +262,8 @@ class Executor:
             tensors, buffers = materialize(case), poisoned(case)
             self._mark(RUN)
             outcome = run_guarded(backend, case, scene, tensors, buffers)
+            if is_fatal(outcome):
+                raise _Ended(outcome)
             if outcome.kind != "ok":
                 return False
             again = dict(outcome.outputs) if outcome.outputs is not None else buffers
@@ -237,6 +301,7 @@ class Executor:
                 buffers = poisoned(other.case)
                 self._mark(RUN)
                 outcome = run_guarded(backend, other.case, other.scene, other.tensors, buffers)
+                self._fatal |= is_fatal(outcome)
                 if outcome.kind == "unsupported":
                     break
                 if outcome.kind != "ok":
@@ -248,6 +313,32 @@ class Executor:
                 text = relation.compare(first, ran) or ""
                 return relation.name, Broken(relation.name, clean(text)) if text else None
         return None, None
+
+
+def turns(case: Case, setup: Setup) -> tuple[bool, bool]:
+    """Whether it is a valid case's turn to be run twice and to be tried on a relation: by its content alone."""
+    number = int.from_bytes(hashlib.blake2b(case.digest.encode(), digest_size=8, person=b"turns").digest(), "big")
+    high, low = divmod(number, 1 << 32)
+    return setup.repeat_every > 0 and high % setup.repeat_every == 0, setup.relate_every > 0 and low % setup.relate_every == 0
+
+
+class _Ended(Exception):
+    """A further run of the case ended this process's usefulness; ``outcome`` tells how."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.kind)
+        self.outcome = outcome
+
+
+def is_fatal(outcome: Outcome) -> bool:
+    """Whether the process must not run another case after this outcome."""
+    return outcome.fatal or outcome.kind in FATAL_KINDS
+
+
+def ended_as(outcome: Outcome, spent: Seconds) -> Result:
+    """The result of a run that did not come back with outputs."""
+    message = clean(outcome.message)
+    return Result(outcome.kind, outcome.code, outcome.stage, message, outcome.signal, seconds=spent, fatal=is_fatal(outcome))
 
 
 def run_guarded(backend: Backend, case: Case, scene: Scene, tensors: Tensors, outputs: Arrays) -> Outcome:

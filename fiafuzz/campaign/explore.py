@@ -10,29 +10,36 @@ the campaign's own shrinker. Nothing that Hypothesis thinks of slow or unlucky g
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from fiafuzz.model.case import Case
 
-from .events import Event, Note
+from .events import CaseDone, Event, FindingKept, FindingRepeated, Note, RoundDone
+from .failures import Known
 from .plainness import weight_of
 from .plan import Plan
 from .proposals import Proposal, of_generated
-from .triage import family
+from .resume import PhaseState
+from .rundir import EXAMPLES
+from .triage import family, features_of, may_explain
 
 if TYPE_CHECKING:
+    from .examples import Examples
     from .leg import Leg, Settled
 
 SHRINK_CALLS = 40
 """Calls that Hypothesis gets to find plainer failures before the campaign's own shrinker takes over."""
 ROUND = 500
 """Examples of one Hypothesis run; afterwards a new one begins, with another part of the seed."""
-DATABASE = "hypothesis"
+ROUND_SPAN = 1 << 20
+"""Places of a round: that of its first proposal is the number of the round times this, and one."""
 WAIT_SECONDS = 0.05
 END_SECONDS = 5.0
 
@@ -60,6 +67,8 @@ class _Answer:
 class _Round:
     """A Hypothesis run is over."""
 
+    number: int
+
 
 @dataclass(frozen=True)
 class _End:
@@ -72,10 +81,11 @@ class _Explorer:
     """The thread with Hypothesis in it. ``asked`` carries proposals out, ``answers`` what became of them; None means:
     leave."""
 
-    def __init__(self, plan: Plan, profile: str, database: Path) -> None:
+    def __init__(self, plan: Plan, profile: str, database: Optional[Examples], first: int) -> None:
         self.asked: Queue[Union[Proposal, _Round, _End]] = Queue()
         self.answers: Queue[Optional[_Answer]] = Queue()
-        self._plan, self._profile, self._database = plan, profile, database
+        self._plan, self._profile, self._database, self._first = plan, profile, database, first
+        self._place = 0
         self._leaving = False
         self._thread = threading.Thread(target=self._work, name="fiafuzz-explore", daemon=True)
 
@@ -91,11 +101,14 @@ class _Explorer:
 
     def _work(self) -> None:
         try:
-            for number in range(1 << 16):
+            for number in range(self._first, 1 << 16):
+                self._place = number * ROUND_SPAN
                 self._round(number)
                 if self._leaving:
                     return
-                self.asked.put(_Round())
+                self.asked.put(_Round(number))
+                if self.answers.get() is None:
+                    return
         except Exception as error:
             self.asked.put(_End(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
 
@@ -103,7 +116,6 @@ class _Explorer:
         """One Hypothesis run. It ends after ROUND examples, when its failure is as plain as it gets, or when told
         to."""
         from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
-        from hypothesis.database import DirectoryBasedExampleDatabase
         from hypothesis.errors import Flaky
 
         # In this order: a seed applied last would take the database away.
@@ -111,7 +123,7 @@ class _Explorer:
             max_examples=ROUND,
             derandomize=False,
             deadline=None,
-            database=DirectoryBasedExampleDatabase(self._database),
+            database=self._database,
             verbosity=Verbosity.quiet,
             suppress_health_check=list(HealthCheck),
             print_blob=False,
@@ -133,7 +145,8 @@ class _Explorer:
     def _ask(self, proposal: Proposal) -> _Answer:
         if self._leaving:
             raise _Leave
-        self.asked.put(proposal)
+        self._place += 1
+        self.asked.put(replace(proposal, place=self._place))
         answer = self.answers.get()
         if answer is None or answer.enough:
             raise _Leave
@@ -150,13 +163,32 @@ def _strategy(plan: Plan, profile: str) -> Any:
 
 
 class _Search:
-    """The engine's side: the plainest unexplained failure of the present round, and how often Hypothesis has tried
-    since."""
+    """The engine's side: the plainest unexplained failure of the present round, the others like it, and how often
+    Hypothesis has tried since. What the log of a resumed run has is answered from there."""
 
-    def __init__(self, leg: Leg) -> None:
+    def __init__(self, leg: Leg, state: PhaseState) -> None:
         self.leg = leg
+        self.recorded = dict(state.explored)
+        leg.job_number += state.jobs - len(self.recorded)
         self.plainest: Optional[Settled] = None
+        self.weight: Any = None
+        self.sought: Optional[tuple[str, Optional[str]]] = None
+        self.alike: deque[Settled] = deque()
         self.calls = 0
+
+    def recall(self, proposal: Proposal) -> Optional[_Answer]:
+        """The answer to a proposal that was run before the run was resumed; None for one that was not."""
+        found = self.recorded.pop(proposal.place, None)
+        if found is None or found.digest != proposal.case.digest:
+            return None
+        self.leg.job_number += 1
+        if self.sought is None and not found.sought:
+            return _Answer(False, found.ratio)
+        self.calls += 1
+        if found.sought:
+            self._plainer(proposal.case)
+            self.sought = _kind(found.verdict)
+        return _Answer(found.sought, found.ratio, enough=self.calls > SHRINK_CALLS)
 
     def take(self, proposal: Proposal) -> Generator[Event, None, _Answer]:
         """Run a proposal, yield its events, return the answer."""
@@ -170,10 +202,8 @@ class _Search:
         if found is None:
             return _Answer()
         judged = found.completed.result.judged
-        ratio = judged.error_ratio if judged is not None else 0.0
-        if self.plainest is None and (
-            not found.verdict.failed or leg.investigator.explained(found.failure) is not None
-        ):
+        ratio = round(judged.error_ratio, 6) if judged is not None else 0.0  # as the log has it
+        if self.sought is None and (not found.verdict.failed or leg.investigator.explained(found.failure) is not None):
             yield from leg.settled(found)
             return _Answer(False, ratio)
         return (yield from self._failing(found, ratio))
@@ -181,38 +211,110 @@ class _Search:
     def _failing(self, found: Settled, ratio: float) -> Generator[Event, None, _Answer]:
         """While a failure is being made plainer: does this one fail like it?"""
         self.calls += 1
-        best = self.plainest
-        failed = found.verdict.failed and (best is None or _alike(found, best))
+        failed = found.verdict.failed and (self.sought is None or _kind(found.verdict) == self.sought)
         if not failed:
             yield from self.leg.settled(found)
-        elif best is None or weight_of(found.running.proposal.case) < weight_of(best.running.proposal.case):
-            if best is not None:
-                yield self.leg.counted(best)
-            self.plainest = found
         else:
-            yield self.leg.counted(found)
+            self.sought = _kind(found.verdict)
+            if self._plainer(found.running.proposal.case):
+                found, self.plainest = self.plainest, found  # type: ignore[assignment]
+            if found is not None:
+                self.alike.append(found)
         return _Answer(failed, ratio, enough=self.calls > SHRINK_CALLS)
 
+    def _plainer(self, case: Case) -> bool:
+        """Whether a failing case is the plainest so far."""
+        weight = weight_of(case)
+        if self.weight is not None and not weight < self.weight:
+            return False
+        self.weight = weight
+        return True
+
     def close(self) -> Iterator[Event]:
-        """The round is over: look into its failure."""
-        best, self.plainest, self.calls = self.plainest, None, 0
+        """The round is over: look into its plainest failure; the others like it are the same if they have its features."""
+        best = _as_sought(self.plainest) if self.plainest is not None else None
+        alike = [_as_sought(found) for found in self.alike]
+        self.plainest, self.weight, self.sought, self.calls = None, None, None, 0
+        self.alike.clear()
+        entry: Optional[str] = None
         if best is not None:
-            yield from self.leg.settled(best)
+            for event in self.leg.settled(best):
+                entry = _entry_of(event) or entry
+                yield event
+        known = next((k for k in self.leg.investigator.known if k.entry == entry), None)
+        for found in alike:
+            if self.leg.campaign.stop:
+                return  # it will be found again
+            if known is not None and _same(known, found):
+                known.count += 1
+                yield self.leg.done(found.running, found.verdict, found.completed, known)
+            else:
+                yield from self.leg.settled(found)
 
 
-def _alike(one: Settled, other: Settled) -> bool:
-    mine, theirs = one.verdict, other.verdict
-    return family(mine.code or "") == family(theirs.code or "") and mine.rule == theirs.rule
+def _as_sought(found: Settled) -> Settled:
+    """A failure marked as one that Hypothesis was told of."""
+    return replace(found, running=replace(found.running, proposal=replace(found.running.proposal, sought=True)))
 
 
-def explore(leg: Leg, end: Optional[float], cases: Optional[int]) -> Generator[Event, None, str]:
-    """Run the explore phase of a leg; returns why it ended."""
-    explorer = _Explorer(leg.plan, leg.profile, leg.campaign.directory.path / DATABASE)
-    search = _Search(leg)
+def _kind(verdict: Any) -> tuple[str, Optional[str]]:
+    """What makes failures alike while Hypothesis looks for plainer ones."""
+    return family(verdict.code or ""), verdict.rule
+
+
+def _entry_of(event: Event) -> Optional[str]:
+    """The corpus entry that a failure has become."""
+    if isinstance(event, FindingKept):
+        return event.entry.id
+    if isinstance(event, FindingRepeated):
+        return event.entry
+    return event.repeats if isinstance(event, CaseDone) else None
+
+
+def _same(known: Known, found: Settled) -> bool:
+    failure = found.failure
+    code, features = failure.verdict.code or "", features_of(failure.case)
+    return may_explain(known.signature, code, failure.verdict.rule, failure.error, features)
+
+
+@contextlib.contextmanager
+def _at_home(directory: Path) -> Iterator[None]:
+    """What Hypothesis keeps for itself goes into a directory of the run, not into the one that the user happens to be in."""
+    from hypothesis import configuration
+
+    name = "__hypothesis_home_directory"
+    before = getattr(configuration, name, None)
+    if before is None and not os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY"):
+        configuration.set_hypothesis_home_dir(directory)
+    try:
+        yield
+    finally:
+        configuration.set_hypothesis_home_dir(before)
+
+
+def explore(
+    leg: Leg, end: Optional[float], cases: Optional[int], state: PhaseState
+) -> Generator[Event, None, str]:
+    """Run the explore phase of a leg, on from what ``state`` has of it; returns why it ended."""
+    with _at_home(leg.campaign.directory.path / EXAMPLES):
+        return (yield from _explore(leg, end, cases, state))
+
+
+def _explore(
+    leg: Leg, end: Optional[float], cases: Optional[int], state: PhaseState
+) -> Generator[Event, None, str]:
+    from .examples import open_examples
+
+    examples = open_examples(leg.plan, leg.backend, leg.profile, leg.campaign.directory.path / EXAMPLES)
+    explorer = _Explorer(leg.plan, leg.profile, examples, state.round)
+    search = _Search(leg, state)
     explorer.start()
-    taken, reason = 0, ""
+    taken, reason = state.taken, ""
     try:
         while not reason:
+            if examples is not None and examples.problem:
+                yield leg.campaign.tell(Note, level="warning", text=f"example database: {examples.problem}")
+                examples.problem = None
             reason = leg.over(end, cases, taken)
             try:
                 asked = None if reason else explorer.asked.get(timeout=WAIT_SECONDS)
@@ -223,11 +325,23 @@ def explore(leg: Leg, end: Optional[float], cases: Optional[int]) -> Generator[E
                 reason = "done"
             elif isinstance(asked, _Round):
                 yield from search.close()
+                if leg.campaign.stop:
+                    continue  # what was left of the round must be found again
+                if examples is not None:
+                    examples.commit()
+                yield leg.campaign.tell(RoundDone, backend=leg.backend, profile=leg.profile, round=asked.number)
+                explorer.answers.put(_Answer())
             elif asked is not None:
-                taken += 1
-                answer = yield from search.take(asked)
+                answer = search.recall(asked)
+                if answer is None:
+                    taken += 1
+                    answer = yield from search.take(asked)
                 explorer.answers.put(answer)
         yield from search.close()
+        if leg.campaign.stop:
+            reason = "stopped"  # even at the very end: a resumed run finds what was left
+        if examples is not None and reason != "stopped":
+            examples.commit()
     finally:
         explorer.stop()
     return reason

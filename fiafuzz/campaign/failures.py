@@ -22,6 +22,8 @@ class Failure:
     verdict: Verdict
     result: Result
     runs: int = 1
+    gone: str = ""
+    """Why the device that ran it was given up afterwards; "" when it was not."""
 
     @property
     def error(self) -> str:

@@ -14,32 +14,47 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Optional
 
+import msgspec
+
 from fiafuzz.model.case import Case
 from fiafuzz.model.scene import Scene
 
 from .codes import title
 from .corpus import Corpus, CorpusError, Entry, Got, reproduce_line
+from .effort import Effort
 from .failures import Confirmed, Failure, Flaky, Kept, Known, Repeat, Step
 from .plain_starts import plain_faults
 from .plan import Plan
+from .results import Result
 from .schedulers.protocol import Completed, Scheduler
 from .shrink import shrink, stripped
 from .triage import Signature, describe, family, features_of, may_explain, signature_of
-from .verdict import PROCESS_CODES, Foreseen, decide, foreseen, gives_values
+from .verdict import FINDING, PROCESS_CODES, Foreseen, Verdict, decide, foreseen, gives_values
 from .wire import Job
 
 TRIES = 4
 """Runs that a failure gets to come again."""
 PROOF_SHARE = 0.1
-"""Share of the time since the start that may go into checking whether repeats are repeats."""
+"""Share of the run so far that may go into checking whether repeats are repeats."""
 SHRINK_SHARE = 0.3
-"""Share of the time since the start above which doubtful repeats are counted as repeats without being shrunk."""
+"""Share of the run so far above which doubtful repeats are counted as repeats without being shrunk."""
+UNTIMED = 6.0
+"""How many times as long a shrink may take where no time bounds the run: the number of its runs bounds it, so that it comes
+to the same call on a slower machine; this is for calls that take seconds."""
 HANG_LIMITS = (1.0, 3.0)
 """Seconds that a case may take while a hang is shrunk, at least and at most: its cases are small ones."""
 CONFIRM_HANG = 4.0
 """Seconds after which the shrunk case of a hang is taken to hang; the case itself has used up the whole limit twice."""
 SLOW_FACTOR = 5.0
 """A case that takes this many times as long as the slowest ordinary case is suspected to hang."""
+
+
+class _Gone(Exception):
+    """The device that ran a case again was given up afterwards; ``failure`` is that case."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.gone)
+        self.failure = failure
 
 
 @dataclass
@@ -60,11 +75,12 @@ class Investigator:
     known: list[Known] = field(default_factory=list)
     slowest: float = 0.0
     """Seconds of the slowest case that ended in time."""
-    started: float = field(default_factory=monotonic)
-    proof_seconds: float = 0.0
-    shrink_seconds: float = 0.0
     death_seconds: float = 0.0
+    effort: Effort = field(init=False)
     _job: int = -1
+
+    def __post_init__(self) -> None:
+        self.effort = Effort(timed=self.plan.max_time is not None)
 
     # ---- is it known -------------------------------------------------------------------------------
 
@@ -80,7 +96,7 @@ class Investigator:
                 return known
             if code == "F106" and known.signature.code != code:
                 return known
-            if len(known.signature.features) == len(features) or self._spent(self.proof_seconds) > PROOF_SHARE:
+            if len(known.signature.features) == len(features) or self.effort.share("proof") > PROOF_SHARE:
                 return known
             if self._same_without_the_rest(failure, known.signature):
                 known.proved += 1
@@ -88,7 +104,7 @@ class Investigator:
             doubtful = doubtful or known
         if failure.result.deadly:
             doubtful = doubtful or self._alike(failure)
-        if doubtful is not None and self._spent(self.shrink_seconds) > SHRINK_SHARE:
+        if doubtful is not None and self.effort.share("shrink") > SHRINK_SHARE:
             return doubtful
         return None
 
@@ -100,23 +116,21 @@ class Investigator:
     def deadly(self, case: Case) -> Optional[Known]:
         """The known crash or hang that this case is likely to cause again, when deaths have cost too much time
         already."""
-        if self._spent(self.death_seconds) < 0.25:
+        if self.effort.share_of_time(self.death_seconds) < 0.25:
             return None
         features = set(features_of(case))
         return next(
             (k for k in self.known if k.signature.code in PROCESS_CODES and set(k.signature.features) <= features), None
         )
 
-    def _spent(self, seconds: float) -> float:
-        return seconds / max(1e-9, monotonic() - self.started)
-
     def _same_without_the_rest(self, failure: Failure, signature: Signature) -> bool:
         """Whether the failure stays when all features but those of the signature are taken away."""
-        began = monotonic()
-        case = stripped(failure.case, dict(signature.features), self._acceptable(failure))
-        found = case is not None and case != failure.case and self._fails(case, failure, None)
-        self.proof_seconds += monotonic() - began
-        return found
+        with self.effort.of("proof"):
+            case = stripped(failure.case, dict(signature.features), self._acceptable(failure))
+            try:
+                return case is not None and case != failure.case and self._fails(case, failure, None)
+            except _Gone:
+                return False
 
     def _acceptable(self, failure: Failure) -> Callable[[Case], bool]:
         return lambda case: self._foresee(case).verdict == failure.foreseen.verdict
@@ -125,7 +139,24 @@ class Investigator:
 
     def look_into(self, failure: Failure) -> Iterator[Step]:
         """Confirm, shrink and keep one failure. Yields Flaky, or Repeat, or Confirmed and then Kept (or Flaky after
-        all)."""
+        all). A failure that took its device with it is kept as it is: nothing is run again that might take another."""
+        told = False
+        gone: Optional[Failure] = failure if failure.gone else None
+        if gone is None:
+            try:
+                for step in self._look_closely(failure):
+                    told = told or isinstance(step, Confirmed)
+                    yield step
+                return
+            except _Gone as end:
+                gone = end.failure
+        if not told:
+            yield Confirmed(gone)
+        signature = signature_of(self.backend, gone.verdict, gone.error, gone.case)
+        known = self._known_by(signature)
+        yield Repeat(gone, known) if known is not None else self._keep(signature, gone, gone, 0, 0.0)
+
+    def _look_closely(self, failure: Failure) -> Iterator[Step]:
         again, failed = self._again(failure)
         if again is None:
             yield Flaky(failure, failed, TRIES + 1)
@@ -134,18 +165,18 @@ class Investigator:
         early = failure.result.deadly and not self._alike(failure)
         if early:  # shrinking takes long where every success is a death: first of all it is told
             yield Confirmed(failure)
-        case, runs = self._shrunk(failure)
+        with self.effort.of("shrink"):
+            case, runs = self._shrunk(failure)
         known = self._known_by(signature_of(self.backend, failure.verdict, failure.error, case))
         if known is not None:
-            self.shrink_seconds += monotonic() - began
             yield Repeat(failure, known)
             return
         if not early:
             yield Confirmed(failure)
-        final = self._alone(case, failure)
-        if final is None and case != failure.case:
-            final = self._alone(failure.case, failure)
-        self.shrink_seconds += monotonic() - began
+        with self.effort.of("shrink"):
+            final = self._alone(case, failure)
+            if final is None and case != failure.case:
+                final = self._alone(failure.case, failure)
         if final is None:
             yield Flaky(failure, failed, TRIES + 1)
             return
@@ -167,7 +198,7 @@ class Investigator:
             lambda c: self._fails(c, failure, limit),
             self.profile,
             max_runs=self.plan.shrink_runs,
-            max_seconds=self.plan.shrink_seconds,
+            max_seconds=self.plan.shrink_seconds * (1.0 if self.effort.timed else UNTIMED),
             stop=self.stop,
             starts=self._starts(failure),
             dear=failure.result.deadly,
@@ -197,7 +228,9 @@ class Investigator:
         for attempt in range(TRIES):
             if attempt and failure.foreseen.verdict == "accept":
                 runs = 5
-            found = self._run(failure, failure.case, failure.foreseen, runs, fresh=failure.result.deadly)
+            found = self._run(
+                failure, failure.case, failure.foreseen, runs, fresh=failure.result.deadly, pictures=not failure.result.deadly
+            )
             if self._same_failure(found, failure):
                 return found, 2
             if found.verdict.code == "F105":
@@ -214,7 +247,7 @@ class Investigator:
                 if failure.verdict.code == "F302"
                 else None
             )
-            found = self._run(failure, case, self._foresee(case), failure.runs, fresh=True, time_limit=limit)
+            found = self._run(failure, case, self._foresee(case), failure.runs, fresh=True, time_limit=limit, pictures=True)
             if self._same_failure(found, failure):
                 return found
         return None
@@ -245,6 +278,7 @@ class Investigator:
         *,
         fresh: bool = False,
         time_limit: Optional[float] = None,
+        pictures: bool = False,
     ) -> Failure:
         """Run a case to see whether it fails like ``like``."""
         self._job -= 1
@@ -256,11 +290,17 @@ class Investigator:
             runs=runs if valid else 1,
             relations=valid and like.verdict.code == "F106",
             relation=like.verdict.rule if like.verdict.code == "F106" else None,
+            pictures=pictures,
         )
+        self.effort.runs += 1
         done: Completed = self.scheduler.run(job, fresh=fresh, time_limit=time_limit)
-        if done.result.deadly:
+        result = done.result
+        if result.deadly:
             self.death_seconds += done.seconds + 3.0
-        return Failure(case, expected, decide(expected, done.result), done.result, runs)
+        gone = self.scheduler.given_up(done.worker) if result.deadly or result.fatal else ""
+        if gone:
+            raise _Gone(lost_with(case, expected, result, runs, gone))
+        return Failure(case, expected, decide(expected, result), result, runs)
 
     def _hang_limit(self) -> float:
         low, high = HANG_LIMITS
@@ -289,6 +329,7 @@ class Investigator:
             final.result.signal,
             judged.error_ratio if judged else 0.0,
             judged.worst if judged else (),
+            final.result.pictures,
         )
         return Entry(
             id=signature.id,
@@ -307,3 +348,11 @@ class Investigator:
             standard=self.plan.standard,
             runs=runs,
         )
+
+
+def lost_with(case: Case, expected: Foreseen, result: Result, runs: int, gone: str) -> Failure:
+    """The failure (F303) of a case after which its device no longer answered a known-good call."""
+    before = decide(expected, result)
+    said = before.text or result.message.split("\n")[0] or result.kind
+    verdict = Verdict(FINDING, "F303", before.rule, f"after this call ({said}) its device was given up: {gone}")
+    return Failure(case, expected, verdict, msgspec.structs.replace(result, kind="lost"), runs, gone)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from time import monotonic
 from typing import TYPE_CHECKING, Optional
 
 from fiafuzz.model.case import Case
-from fiafuzz.model.factors import FACTORS
+from fiafuzz.model.factors import factor_words
 from fiafuzz.model.scene import Scene
 
 from .budget import Budget
 from .canary import sing
-from .corpus import BadEntry, Entry
-from .cost import estimated_seconds
+from .corpus_phase import replay_corpus
 from .events import (
     CanaryDone,
     CaseDone,
@@ -28,59 +28,70 @@ from .events import (
     Note,
     PhaseFinished,
     PhaseStarted,
-    Replayed,
     WorkerRestarted,
 )
 from .failures import Confirmed, Failure, Kept, Known, Repeat
-from .investigate import Investigator
+from .held import Held
+from .investigate import Investigator, lost_with
+from .leg_past import LegPast
 from .plan import phases_of
-from .proposals import Proposal, proposals
-from .replay import replay_entry
-from .schedulers.protocol import Completed, Scheduler
-from .verdict import FLAKY, INFO, PASS, SKIPPED, Foreseen, Verdict, decide, foreseen, gives_values, reason_not_to_run
+from .proposals import Proposal, proposals, skippable
+from .results import About
+from .resume import LegState
+from .schedulers.protocol import Completed, DevicesLost, Scheduler
+from .stream import stream
+from .verdict import FINDING, FLAKY, INFO, PASS, SKIPPED, Foreseen, Verdict, decide, foreseen
 from .wire import Hello, Job
 
 if TYPE_CHECKING:
     from .engine import Campaign
 
 POLL_SECONDS = 0.05
-GIANT_SHARE = 0.4
-"""Cases that are likely to take more than this share of the time limit are not judged, and run only where checks are
-real."""
 DRAIN_SECONDS = 30.0
-"""How long the cases still in work are waited for when a phase is over."""
-_READERS = tuple(FACTORS.values())
+"""How long the cases still in work are waited for when the time of a phase is over."""
 
 
 @dataclass(frozen=True)
 class _Running:
-    """A case that is with a worker."""
+    """A case that is with a worker. ``foreseen`` is None until the worker has told it."""
 
     proposal: Proposal
-    foreseen: Foreseen
+    foreseen: Optional[Foreseen]
     runs: int
     phase: str
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A case that has come back, and the verdict on it."""
+    """A case that has come back, and the verdict on it. ``gone``: why its device was given up afterwards."""
 
     running: _Running
     completed: Completed
     verdict: Verdict
+    gone: str = ""
 
     @property
     def failure(self) -> Failure:
         """As a failure (it must be one)."""
-        running = self.running
-        return Failure(running.proposal.case, running.foreseen, self.verdict, self.completed.result, running.runs)
+        running, about = self.running, self.completed.result.about
+        runs = about.runs if about is not None else running.runs
+        assert running.foreseen is not None
+        return Failure(running.proposal.case, running.foreseen, self.verdict, self.completed.result, runs, self.gone)
 
 
 class Leg:
-    """Runs the phases. One scheduler, one investigator, one stream of events."""
+    """Runs the phases. One scheduler, one investigator, one stream of events. ``state``: what the log of a resumed run has
+    of it (ResumeError when it was another build of the backend)."""
 
-    def __init__(self, campaign: Campaign, scheduler: Scheduler, hello: Hello, backend: str, profile: str) -> None:
+    def __init__(
+        self,
+        campaign: Campaign,
+        scheduler: Scheduler,
+        hello: Hello,
+        backend: str,
+        profile: str,
+        state: Optional[LegState] = None,
+    ) -> None:
         self.campaign = campaign
         self.plan = campaign.plan
         self.scheduler = scheduler
@@ -88,10 +99,18 @@ class Leg:
         self.backend = backend
         self.profile = profile
         self.running: dict[int, _Running] = {}
-        self.valid_cases = 0
+        self.effort: tuple[int, ...] = ()
+        """What had gone into looking at failures before the present one."""
         self.job_number = 0
         self.kept = 0
         self.said_enough = False
+        self.held = Held(profile)
+        self.named: set[str] = set()
+        """Rules that some accepted call has held to."""
+        self.skips = 0
+        self.waiting: list[tuple[int, Settled]] = []
+        """Failures that wait until all cases before them are settled: what is found must not depend on which of several workers
+        is quicker."""
         from fiafuzz import __version__
 
         self.investigator = Investigator(
@@ -104,6 +123,7 @@ class Leg:
             lambda: bool(campaign.stop),
             lambda: campaign.began.isoformat(timespec="seconds"),
         )
+        self.past = LegPast(self, state)
 
     def started_event(self) -> Event:
         """The event that opens the leg."""
@@ -130,8 +150,11 @@ class Leg:
         """One phase from its first event to its last."""
         last = phase == phases_of(self.plan)[-1]
         seconds, cases = budget.share_of(phase, last)
-        end = None if seconds is None else monotonic() + seconds
-        start, before = monotonic(), self.campaign.tally.cases
+        state = self.past.phase(phase)
+        if state.started is not None:
+            seconds, cases = state.started.seconds, state.started.cases
+        end, start = self.past.end_of(state, seconds), self.past.start_of(state)
+        before = self.campaign.tally.cases - state.cases
         yield self.campaign.tell(
             PhaseStarted,
             phase=phase,
@@ -140,14 +163,20 @@ class Leg:
             seconds=None if seconds is None else round(seconds, 3),
             cases=cases,
         )
-        if phase == "replay":
-            reason = yield from self._replay(end)
-        elif phase == "explore":
-            from .explore import explore
+        try:
+            if phase == "replay":
+                reason = yield from replay_corpus(self, end)
+            elif phase == "explore":
+                from .explore import explore
 
-            reason = yield from explore(self, end, cases)
-        else:
-            reason = yield from self._stream(phase, proposals(phase, self.plan, self.profile), end, cases)
+                reason = yield from explore(self, end, cases, state)
+            else:
+                skip = skippable(phase, state.until)
+                source = self.past.placed(proposals(phase, self.plan, self.profile, skip=skip), state, skip)
+                reason = yield from stream(self, phase, source, end, cases, state.taken)
+        except DevicesLost:
+            yield from self._abandon()
+            raise
         yield self.campaign.tell(
             PhaseFinished,
             phase=phase,
@@ -158,33 +187,12 @@ class Leg:
             reason=reason,
         )
 
-    def _stream(
-        self, phase: str, source: Iterator[Proposal], end: Optional[float], cases: Optional[int]
-    ) -> Generator[Event, None, str]:
-        """Keep the workers busy with proposals and settle what comes back; returns why it ended."""
-        reason, taken = "", 0
-        while not reason:
-            while self.scheduler.room() > 0 and not reason:
-                reason = self.over(end, cases, taken)
-                if reason:
-                    break
-                proposal = next(source, None)
-                if proposal is None:
-                    reason = "done"
-                    break
-                skipped = self.offer(proposal, phase)
-                if skipped is None:
-                    taken += 1
-                else:
-                    yield skipped
-            for done in self.scheduler.poll(POLL_SECONDS):
-                if not self.campaign.stop:  # what comes in after that will be found again
-                    yield from self.settle(done)
-            yield from self.restarts()
-            if not reason:
-                reason = self.over(end, cases, taken)
-        yield from self.drain()
-        return reason
+    def settle_ready(self) -> Iterator[Event]:
+        """Settle what has come in, and tell of workers that were replaced."""
+        for done in self.scheduler.poll(POLL_SECONDS):
+            if not self.campaign.stop:  # what comes in after that will be found again
+                yield from self.settle(done)
+        yield from self.restarts()
 
     def over(self, end: Optional[float], cases: Optional[int], taken: int) -> str:
         """Why a phase is over; "" while it is not."""
@@ -195,39 +203,57 @@ class Leg:
         return "cases" if cases is not None and taken >= cases else ""
 
     def drain(self) -> Iterator[Event]:
-        """Settle the cases that are still in work; when the run is being stopped they are let go."""
+        """Settle the cases that are still in work; when the run is being stopped, or its time has been over for long, they
+        are let go."""
         end = monotonic() + DRAIN_SECONDS + self.plan.time_limit
-        while self.running and not self.campaign.stop and monotonic() < end:
-            for done in self.scheduler.poll(POLL_SECONDS):
-                if not self.campaign.stop:
-                    yield from self.settle(done)
-            yield from self.restarts()
+        while self.running and not self.campaign.stop and (self.plan.max_time is None or monotonic() < end):
+            yield from self.settle_ready()
+        if not self.campaign.stop:
+            self.running.clear()
+            yield from self._release()
 
     def restarts(self) -> Iterator[Event]:
         """Events for workers that were replaced."""
         for restart in self.scheduler.restarts():
-            yield self.campaign.tell(WorkerRestarted, worker=restart.worker, reason=restart.reason)
+            if restart.given_up:
+                yield self.campaign.tell(Note, level="warning", text=restart.reason)
+            else:
+                yield self.campaign.tell(WorkerRestarted, worker=restart.worker, reason=restart.reason)
+
+    def _abandon(self) -> Iterator[Event]:
+        """No worker is left: tell what has come in, without running anything again."""
+        yield from self.restarts()
+        self.running.clear()
+        while self.waiting:
+            try:
+                yield from self._release()
+            except DevicesLost:
+                continue
 
     # ---- one case -------------------------------------------------------------------------------------------
 
     def offer(self, proposal: Proposal, phase: str) -> Optional[Event]:
-        """Predict a case and hand it to the workers; an event when it is not run."""
-        expected = self.foresee(proposal.case)
-        reason = reason_not_to_run(expected, self.hello.checks, dare=self.plan.dare)
-        judge = gives_values(expected)
-        if reason is None and judge and estimated_seconds(Scene(proposal.case)) > GIANT_SHARE * self.plan.time_limit:
-            judge = False
-            reason = None if self.hello.checks == "own" else "too large for a CPU"
-        if reason is None and self.investigator.known:
-            killer = self.investigator.deadly(proposal.case)
-            if killer is not None:
-                reason = f"would repeat a known crash or hang ({killer.entry})"
-        if reason is not None:
-            return self._done(_Running(proposal, expected, 1, phase), Verdict(SKIPPED, text=reason), None)
-        job = self.job(proposal.case, judge)
-        self.running[job.id] = _Running(proposal, expected, job.runs, phase)
-        self.scheduler.submit(job)
+        """Hand a case to the workers, which predict it and run it as it deserves; an event when it is not run."""
+        killer = self.would_repeat(proposal.case)
+        if killer is not None:
+            reason = f"would repeat a known crash or hang ({killer.entry})"
+            return self.done(_Running(proposal, None, 1, phase), Verdict(SKIPPED, text=reason), None)
+        self.hand_out(proposal, phase)
         return None
+
+    def would_repeat(self, case: Case) -> Optional[Known]:
+        """The known crash or hang that a case is likely to cause again, where that has cost too much time already. Only a
+        run that is bound by time saves it: which cases another one runs is decided by its seed alone."""
+        if self.plan.max_time is None or not self.investigator.known:
+            return None
+        return self.investigator.deadly(case)
+
+    def hand_out(self, proposal: Proposal, phase: str) -> None:
+        """Give a case to the workers."""
+        self.job_number += 1
+        job = Job(self.job_number, proposal.case, foresee=True)
+        self.running[job.id] = _Running(proposal, None, 1, phase)
+        self.scheduler.submit(job)
 
     def foresee(self, case: Case) -> Foreseen:
         """The prediction of a case under the profile of the leg, as data."""
@@ -235,20 +261,22 @@ class Leg:
 
         return foreseen(predict(case, self.profile, scene=Scene(case)))
 
-    def job(self, case: Case, judge: bool) -> Job:
-        """A job for a case, with the extra run and the relations that are its turn. ``judge``: whether it is judged by
-        the reference."""
-        self.job_number += 1
-        self.valid_cases += judge
-        again = judge and self.plan.repeat_every > 0 and self.valid_cases % self.plan.repeat_every == 0
-        relate = judge and self.plan.relate_every > 0 and self.valid_cases % self.plan.relate_every == 0
-        return Job(self.job_number, case, judge=judge, runs=2 if again else 1, relations=relate)
-
     def settle(self, done: Completed) -> Iterator[Event]:
-        """Verdict and events for one result."""
+        """Verdict and events for one result. A failure waits for the cases before it, since what is found first explains
+        what comes later."""
         found = self.verdict_on(done)
-        if found is not None:
+        if found is None:
+            return
+        if found.verdict.failed:
+            heappush(self.waiting, (done.job.id, found))
+        else:
             yield from self.settled(found)
+        yield from self._release()
+
+    def _release(self) -> Iterator[Event]:
+        """Events of the failures that nothing before them holds up any more."""
+        while self.waiting and (not self.running or self.waiting[0][0] < next(iter(self.running))):
+            yield from self.settled(heappop(self.waiting)[1])
 
     def verdict_on(self, done: Completed) -> Optional[Settled]:
         """The verdict on a result, before anything is told; None for a job that nobody waits for."""
@@ -259,7 +287,15 @@ class Leg:
             self.investigator.death_seconds += done.seconds + 3.0
         else:
             self.investigator.slowest = max(self.investigator.slowest, done.result.seconds.total)
-        return Settled(running, done, decide(running.foreseen, done.result))
+        about = done.result.about
+        expected = about.foreseen if about is not None else running.foreseen or self.foresee(running.proposal.case)
+        verdict = decide(expected, done.result)
+        self.skips += verdict.status == SKIPPED
+        gone = self.scheduler.given_up(done.worker) if done.result.deadly or done.result.fatal else ""
+        if gone:
+            lost = lost_with(running.proposal.case, expected, done.result, 1, gone)
+            verdict, done = lost.verdict, replace(done, result=lost.result)
+        return Settled(replace(running, foreseen=expected), done, verdict, gone)
 
     def settled(self, found: Settled) -> Iterator[Event]:
         """Events for one result: counted, explained by a known finding, or looked into."""
@@ -267,9 +303,15 @@ class Leg:
         if verdict.status == INFO:
             verdict = yield from self._disagreement(verdict)
         if not verdict.failed:
-            yield self._done(running, verdict, done)
+            yield self.done(running, verdict, done)
             return
-        known = self.investigator.explained(found.failure)
+        self.investigator.effort.position = max(0, done.job.id)
+        self.effort = self.investigator.effort.recorded
+        try:
+            known = self.investigator.explained(found.failure)
+        except DevicesLost:
+            yield self.counted(found)
+            raise
         if known is None and self.kept >= self.plan.max_findings:
             if not self.said_enough:
                 self.said_enough = True
@@ -279,21 +321,30 @@ class Leg:
             yield self.counted(found)
         elif known is not None:
             known.count += 1
-            yield self._done(running, verdict, done, known)
+            yield self.done(running, verdict, done, known)
         else:
             yield from self._look_into(running, found.failure, done)
 
     def counted(self, found: Settled) -> Event:
         """The event of a case that is only counted."""
-        return self._done(found.running, found.verdict, found.completed)
+        return self.done(found.running, found.verdict, found.completed)
 
     def _look_into(self, running: _Running, failure: Failure, done: Completed) -> Iterator[Event]:
         number = 0
-        for step in self.investigator.look_into(failure):
+        steps = self.investigator.look_into(failure)
+        while True:
+            try:
+                step = next(steps, None)
+            except DevicesLost:
+                if not number:
+                    yield self.done(running, failure.verdict, done)
+                raise
+            if step is None:
+                return
             if isinstance(step, Confirmed):
                 self.campaign.finding_number += 1
                 number, confirmed = self.campaign.finding_number, step.failure
-                yield self._done(running, confirmed.verdict, done)
+                yield self.done(running, confirmed.verdict, done)
                 yield self.campaign.tell(
                     FindingFound,
                     number=number,
@@ -303,28 +354,19 @@ class Leg:
                     case=confirmed.case,
                     verdict=confirmed.verdict,
                     foreseen=confirmed.foreseen,
+                    pictures=confirmed.result.pictures,
                 )
             elif isinstance(step, Kept):
-                self.kept += 1
-                yield self.campaign.tell(
-                    FindingKept,
-                    number=number,
-                    entry=step.entry,
-                    new=step.new,
-                    path=step.path,
-                    runs=step.runs,
-                    seconds=round(step.seconds, 3),
-                    problem=step.problem,
-                )
+                yield self.tell_kept(number, step)
             elif isinstance(step, Repeat):
                 if number:
                     yield self.campaign.tell(FindingRepeated, number=number, entry=step.known.entry)
                 else:
-                    yield self._done(running, step.failure.verdict, done, step.known)
+                    yield self.done(running, step.failure.verdict, done, step.known)
             else:
                 if not number:
                     verdict = failure.verdict
-                    yield self._done(running, Verdict(FLAKY, verdict.code, verdict.rule, verdict.text), done)
+                    yield self.done(running, Verdict(FLAKY, verdict.code, verdict.rule, verdict.text), done)
                 yield self.campaign.tell(
                     FlakyFound,
                     number=number,
@@ -334,10 +376,26 @@ class Leg:
                     tries=step.tries,
                 )
 
+    def tell_kept(self, number: int, step: Kept) -> Event:
+        """The event of a finding that has its entry."""
+        self.kept += 1
+        return self.campaign.tell(
+            FindingKept,
+            number=number,
+            entry=step.entry,
+            new=step.new or self.past.is_ours(step),
+            path=step.path,
+            runs=step.runs,
+            seconds=round(step.seconds, 3),
+            problem=step.problem,
+            known=self.campaign.ledger.label(step.entry),
+            effort=self.investigator.effort.recorded,
+        )
+
     def _disagreement(self, verdict: Verdict) -> Generator[Event, None, Verdict]:
-        """F401 is told once per rule and side; a backend that answers from the prediction takes no side. Returns the
-        verdict to count."""
-        if self.hello.checks == "emulated":
+        """F401 is told once per rule and side; a backend that answers from the prediction, or that checks next to nothing,
+        takes no side. Returns the verdict to count."""
+        if self.hello.checks in ("emulated", "partial"):
             return Verdict(PASS, rule=verdict.rule)
         key = (verdict.rule or "", verdict.side or "")
         if key not in self.campaign.disagreements:
@@ -345,12 +403,18 @@ class Leg:
             yield self.campaign.tell(Disagreement, rule=key[0], side=key[1], text=verdict.text)
         return verdict
 
-    def _done(
+    def running_case(self, proposal: Proposal, expected: Foreseen, runs: int, phase: str) -> _Running:
+        """A case that is about to be with a worker."""
+        return _Running(proposal, expected, runs, phase)
+
+    def done(
         self, running: _Running, verdict: Verdict, done: Optional[Completed], known: Optional[Known] = None
     ) -> Event:
+        """The event of a case that is done."""
         self.campaign.case_number += 1
         case, proposal = running.proposal.case, running.proposal
-        scene = Scene(case)
+        about = done.result.about if done is not None else None
+        expected = running.foreseen or self.foresee(case)
         judged = done.result.judged if done is not None else None
         return self.campaign.tell(
             CaseDone,
@@ -359,16 +423,39 @@ class Leg:
             mode=proposal.mode,
             digest=case.digest,
             verdict=verdict,
-            foreseen=running.foreseen.verdict,
+            foreseen=expected.verdict,
             rule=proposal.rule,
             side=proposal.side,
-            factors="|".join(read(scene) for read in _READERS),
+            factors=about.factors if about is not None else factor_words(Scene(case)),
             seconds=round(done.result.seconds.total or done.seconds, 6) if done is not None else 0.0,
             ratio=round(judged.error_ratio, 6) if judged is not None else 0.0,
             compared=judged.compared if judged is not None else 0,
             untestable=judged.untestable if judged is not None else 0,
             repeats=known.entry if known is not None else None,
+            place=proposal.place,
+            judged=about is not None and about.judged,
+            effort=self._effort_of(verdict, known),
+            sought=proposal.sought,
+            codes=expected.codes if expected.verdict != "accept" else (),
+            rules=expected.rules,
+            got=done.result.kind if done is not None else "",
+            got_code=done.result.code if done is not None else None,
+            held=self._newly_held(case, about) if verdict.status == PASS and expected.verdict == "accept" else (),
         )
+
+    def _effort_of(self, verdict: Verdict, known: Optional[Known]) -> tuple[int, ...]:
+        """What a resumed run that goes on after this case begins with: without an explanation, the case is looked into
+        again if nothing follows."""
+        if verdict.status not in (FINDING, FLAKY):
+            return ()
+        return self.effort if known is None else self.investigator.effort.recorded
+
+    def _newly_held(self, case: Case, about: Optional[About]) -> tuple[str, ...]:
+        """Rules to which no accepted call before this one has held."""
+        held = about.held if about is not None else self.held.by(Scene(case))
+        found = tuple(rule for rule in held if rule not in self.named)
+        self.named.update(found)
+        return found
 
     def wait_for(self, number: int) -> Optional[Settled]:
         """Wait for the result of one job; the only one in work. None when the run is being stopped."""
@@ -378,56 +465,3 @@ class Leg:
                 if done.job.id == number:
                     return found
         return None
-
-    # ---- replay ------------------------------------------------------------------------------------------------
-
-    def _replay(self, end: Optional[float]) -> Generator[Event, None, str]:
-        """Run the corpus entries of this backend or any other under this profile first."""
-        for entry in self.campaign.corpus.entries():
-            if self.campaign.stop:
-                return "stopped"
-            if end is not None and monotonic() >= end:
-                return "time"
-            if isinstance(entry, BadEntry):
-                yield self.campaign.tell(Note, level="warning", text=f"corpus: {entry}")
-            elif entry.profile == self.profile:
-                yield from self._replay_entry(entry)
-        return "done"
-
-    def _replay_entry(self, entry: Entry) -> Iterator[Event]:
-        """One entry. One that fails as it is kept counts as a known finding; one that fails in another way, or on
-        another backend than its own, is looked into like any other failure."""
-        expected = self.foresee(entry.case)
-        proposal = Proposal(entry.case, "replay", entry.signature.rule, entry=entry.id)
-        running = _Running(proposal, expected, 1, "replay")
-        reason = reason_not_to_run(expected, self.hello.checks, dare=self.plan.dare)
-        if reason is not None:
-            yield self._done(running, Verdict(SKIPPED, text=reason), None)
-            yield self.campaign.tell(Replayed, entry=entry.id, status="skipped", text=reason)
-            return
-        again = replay_entry(self.scheduler, entry, expected, self.backend, self.plan.time_limit)
-        done, verdict = again.completed, again.verdict
-        self.investigator.death_seconds += (done.seconds + 3.0) * done.result.deadly
-        yield from self.restarts()
-        yield self.campaign.tell(Replayed, entry=entry.id, status=again.status, text=again.text)
-        if again.status == "failing" and entry.signature.backend == self.backend:
-            self.investigator.known.append(Known(entry.signature, entry.id, 1))
-            self.campaign.finding_number += 1
-            yield self._done(running, verdict, done, self.investigator.known[-1])
-            yield self.campaign.tell(
-                FindingKept,
-                number=self.campaign.finding_number,
-                entry=entry,
-                new=False,
-                path=str(self.campaign.corpus.root),
-                runs=0,
-                seconds=0.0,
-            )
-        elif again.status == "flaky":
-            yield self._done(running, Verdict(FLAKY, entry.signature.code, entry.signature.rule, again.text), done)
-            yield self.campaign.tell(
-                FlakyFound, number=0, case=entry.case, verdict=verdict, failed=again.failed, tries=again.tries
-            )
-        else:
-            self.running[done.job.id] = running
-            yield from self.settle(done)

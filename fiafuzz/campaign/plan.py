@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds and ``memory_limit`` in bytes bound one case. ``select`` and ``ignore`` name parameter groups or rule ids.
     ``repeat_every``: each so many-th valid case is run twice and compared bit for bit. ``out``: the run directory
     (None: .fiafuzz/runs/<start>-<seed>). ``shrink_seconds`` bounds the shrinking of one finding, ``max_findings`` the
-    number that is shrunk and kept.
+    number that is shrunk and kept. ``workers``: 0 is one a device, or one a core.
     """
 
     backends: tuple[str, ...] = ("cpu",)
@@ -74,6 +74,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     canary: bool = True
     dare: bool = False
     """Run calls that are known to crash or hang the real host."""
+    devices: tuple[str, ...] = ()
+    """Ids of the devices to use, one worker each (empty: those that can be seen)."""
+    ray: Optional[str] = None
+    """Address of a Ray cluster to spread the work over ("auto": the one of this machine, or a new one; None: no Ray)."""
+    own_profile: bool = False
+    """Nobody has named a profile: a backend that stands for certain profiles only runs under its own instead."""
+    examples: str = ""
+    """Where the explore phase remembers: a directory, a redis:// address or "none" (empty: in the run directory)."""
+    baseline: Optional[str] = None
+    """File with the signatures that are accepted as they are."""
+    baseline_update: bool = False
+    baseline_prune: bool = False
+    build: str = ""
+    """What people call the build that is tested; a label for the history, not looked at otherwise."""
 
 
 def new_seed() -> int:
@@ -94,13 +108,41 @@ def check(plan: Plan) -> None:
         raise PlanError("no phase")
     if plan.max_time is None and plan.max_cases is None:
         raise PlanError("neither a time nor a number of cases bounds the run")
-    for name in ("max_time", "max_cases", "workers", "time_limit", "shrink_runs"):
+    if plan.workers < 0:
+        raise PlanError(f"workers is {plan.workers}, not positive (0: one a device, or one a core)")
+    if plan.devices and plan.ray is not None:
+        raise PlanError("devices cannot be chosen under Ray, which hands them out itself")
+    for device in plan.devices:
+        if not (device.isascii() and device.isdigit()) or plan.devices.count(device) > 1:
+            raise PlanError(f"devices: {device!r} is no number of a device, or stands twice")
+    for name in ("max_time", "max_cases", "time_limit", "shrink_runs"):
         value = getattr(plan, name)
         if value is not None and not value > 0:
             raise PlanError(f"{name} is {value}, not positive")
+    if (plan.baseline_update or plan.baseline_prune) and plan.baseline is None:
+        raise PlanError("the baseline is to be changed, but no baseline file is named")
     if not 0 <= plan.seed < 1 << 64:
         raise PlanError("seed is outside 0 .. 2**64-1")
     _check_selection(plan)
+    _check_examples(plan.examples)
+
+
+def _check_examples(where: str) -> None:
+    scheme, colon, rest = where.partition("://")
+    if not colon or scheme == "file":
+        return
+    if scheme not in ("redis", "rediss"):
+        raise PlanError(f"examples: unknown kind of database {scheme!r}; known: a directory, redis://HOST/DB?prefix=TEXT, none")
+    from urllib.parse import urlsplit
+
+    try:
+        password, port = urlsplit(where).password, urlsplit(where).port
+    except ValueError as error:
+        raise PlanError(f"examples: {error}") from None
+    if password is not None:
+        raise PlanError("examples: the address is recorded with the run; give the password in FIAFUZZ_REDIS_PASSWORD instead")
+    if port == 0 or not rest.strip("/"):
+        raise PlanError("examples: the address names no host")
 
 
 def _known(kind: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -1,8 +1,8 @@
 """One worker process seen from the driver: start it, hand it jobs, read its results, notice that it died or hangs, end
 it.
 
-A worker is always spawned (never forked), in a session of its own so that a Ctrl-C at the terminal does not reach it
-and so that whatever it starts can be killed with it.
+A worker is always spawned (never forked), in a session of its own so that a Ctrl-C at the terminal does not reach it,
+and with marks in its environment so that whatever it starts can be killed with it (offspring.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Optional
 
+from .guard import DRIVER_MARK
+from .offspring import WORKER_MARK, driver_mark, end_offspring, new_mark
 from .results import Result, clean
-from .wire import MAX_OUTPUT_FRAME, Done, FrameReader, FromWorker, Hello, Job, Refused, Setup, pack
-from .worker import MARK
+from .wire import MAX_OUTPUT_FRAME, Back, Done, FrameReader, FromWorker, Hello, Job, Refused, Setup, pack
+from .worker import MARK, RECALLED
 
 READ_SIZE = 1 << 18
 NOISE_KEPT = 4096
@@ -41,9 +44,9 @@ def _shared_page() -> int:
     return fd
 
 
-def _environment() -> dict[str, str]:
+def _environment(mark: str, extra: Mapping[str, str]) -> dict[str, str]:
     """The worker sees the modules that the driver sees, and nothing of the current directory besides."""
-    env = dict(os.environ)
+    env = {**os.environ, **extra, WORKER_MARK: mark, DRIVER_MARK: driver_mark()}
     env["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
     env["PYTHONSAFEPATH"] = "1"
     env["PYTHONUNBUFFERED"] = "1"
@@ -51,15 +54,31 @@ def _environment() -> dict[str, str]:
     return env
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a worker answered to a job that it held: a result, or None for one that it gives back unrun. ``recalled``: the
+    driver had asked for it back. ``seconds``: since it was begun, as far as the driver can tell."""
+
+    job: Job
+    result: Optional[Result]
+    recalled: bool
+    seconds: float
+
+
 class WorkerProcess:
     """A running worker. ``pending`` holds the jobs that it has not answered yet, the one in work first.
 
     ``since`` is when the job in work was begun, as far as the driver can tell. ``hello`` is None until the backend is
-    loaded.
+    loaded. ``environment`` is added to that of this process. ``spent``: it has said itself that it must not go on.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, environment: Optional[Mapping[str, str]] = None) -> None:
         self.setup = setup
+        self.spent = False
+        self.mark = new_mark()
+        self._sent = 0
+        self._recalled = (0, 0)
+        """Jobs from the first number up to the second have been asked back (numbers count from 1)."""
         self.pending: deque[Job] = deque()
         self.since = monotonic()
         self.hello: Optional[Hello] = None
@@ -84,7 +103,7 @@ class WorkerProcess:
                 stdout=noise_write,
                 stderr=noise_write,
                 start_new_session=True,
-                env=_environment(),
+                env=_environment(self.mark, environment or {}),
                 close_fds=True,
             )
         except BaseException:
@@ -106,6 +125,7 @@ class WorkerProcess:
         """Queue a job; what the pipe does not take at once goes out with ``flush``."""
         if not self.pending:
             self.since = monotonic()
+        self._sent += 1
         self.pending.append(job)
         self._outgoing += pack(job)
         self.flush()
@@ -128,9 +148,34 @@ class WorkerProcess:
         """Whether bytes wait for room in the pipe."""
         return bool(self._outgoing)
 
-    def receive(self) -> list[Done]:
-        """Results that have come in; sets ``hello``, ``refused`` and, at the end of the stream, ``lost``."""
-        found: list[Done] = []
+    def recall(self) -> list[Job]:
+        """Ask for the jobs behind the one in work back; they may be given to others at once. Should the worker begin one of
+        them all the same, its answer comes marked as recalled."""
+        if len(self.pending) < 2 or any(self._is_recalled(i) for i in range(len(self.pending))):
+            return []
+        self._recalled = (self._sent - len(self.pending) + 2, self._sent)
+        with memoryview(self._page).cast("Q") as page:
+            page[RECALLED] = self._sent
+        return list(self.pending)[1:]
+
+    def _is_recalled(self, place: int) -> bool:
+        """Whether the job at a place of ``pending`` has been asked back."""
+        first, last = self._recalled
+        return first <= self._sent - len(self.pending) + 1 + place <= last
+
+    def leave(self) -> tuple[Optional[Job], list[Job], list[Job]]:
+        """Take everything that is pending, after the worker was lost: the job in work (None when it had been asked back),
+        those behind it that had not been, and those that had."""
+        recalled = [self._is_recalled(i) for i in range(len(self.pending))]
+        pending = list(self.pending)
+        self.pending.clear()
+        first = pending[0] if pending and not recalled[0] else None
+        kept = [job for job, asked in zip(pending[1:], recalled[1:]) if not asked]
+        return first, kept, [job for job, asked in zip(pending, recalled) if asked]
+
+    def receive(self) -> list[Answer]:
+        """Answers that have come in; sets ``hello``, ``refused`` and, at the end of the stream, ``lost``."""
+        found: list[Answer] = []
         try:
             data = os.read(self.result_fd, READ_SIZE)
         except BlockingIOError:
@@ -141,26 +186,31 @@ class WorkerProcess:
             self.lost = True
             return found
         for message in self._reader.feed(data):
-            done = self._take(message)
-            if done is not None:
-                found.append(done)
+            answer = self._take(message)
+            if answer is not None:
+                found.append(answer)
         if self._reader.error is not None and not self.lost:
             self._killed_for = f"sent nonsense: {self._reader.error}"
             self.lost = True
         return found
 
-    def _take(self, message: FromWorker) -> Optional[Done]:
+    def _take(self, message: FromWorker) -> Optional[Answer]:
         if isinstance(message, Hello):
             self.hello = message
             self.since = monotonic()
         elif isinstance(message, Refused):
             self.refused = message
-        elif isinstance(message, Done):
+        elif isinstance(message, (Done, Back)):
             if self.pending and self.pending[0].id == message.id:
+                result = message.result if isinstance(message, Done) else None
+                answer = Answer(self.pending[0], result, self._is_recalled(0), self.busy_seconds)
                 self.pending.popleft()
-                self.ran += 1
                 self.since = monotonic()
-                return message
+                if result is not None:
+                    self.ran += 1
+                    if result.fatal:
+                        self.spent = self.lost = True
+                return answer
             self._killed_for = f"answered job {message.id} out of turn"
             self.lost = True
         return None
@@ -273,6 +323,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End the worker (it has nothing to lose) and give back everything that the driver holds of it."""
         self._kill_group()
+        end_offspring(self.mark)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         for fd in (self.job_fd, self.result_fd, self.noise_fd):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from itertools import count
+from typing import TYPE_CHECKING, Any, Optional
 
 from fiafuzz.model.case import Case
 
@@ -14,32 +15,46 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-ENDLESS = 1 << 62
+BLOCK = 6000
+"""Cases of the bulk phase that come from one source; the next ones come from another, so that a run that goes on after a
+million of them need not make them all again. A multiple of every turn that the generator takes."""
 
 
 @dataclass(frozen=True)
 class Proposal:
     """A case to run. ``mode`` is valid, invalid, boundary, disputed or replay; ``rule`` and ``side`` tell what was
-    broken or held on purpose; ``entry`` is the corpus entry that it comes from."""
+    broken or held on purpose; ``entry`` is the corpus entry that it comes from; ``place`` is its place among the
+    proposals of its phase, from 1 on (0: none)."""
 
     case: Case
     mode: str
     rule: Optional[str] = None
     side: Optional[str] = None
     entry: Optional[str] = None
+    place: int = 0
+    sought: bool = False
+    """Hypothesis was told that it fails, and has looked for plainer ones."""
 
 
-def proposals(phase: str, plan: Plan, profile: str, without_base: Optional[list[str]] = None) -> Iterator[Proposal]:
-    """The proposals of sweep, pairwise or bulk. ``without_base`` collects the faults for which no valid call was found,
-    in words.
+def skippable(phase: str, done: int) -> int:
+    """How many of the first ``done`` proposals of a phase need not be made to get at the next ones."""
+    return done // BLOCK * BLOCK if phase == "bulk" else 0
+
+
+def proposals(
+    phase: str, plan: Plan, profile: str, without_base: Optional[list[str]] = None, skip: int = 0
+) -> Iterator[Proposal]:
+    """The proposals of sweep, pairwise or bulk, without the first ``skip`` (as ``skippable`` gives it). ``without_base``
+    collects the faults for which no valid call was found, in words.
 
     A profile without a single valid call proposes nothing.
     """
     from strategies.plan import Infeasible
 
-    source = {"sweep": _sweep, "pairwise": _pairwise, "bulk": _bulk}[phase]
+    lost = without_base if without_base is not None else []
+    source = {"sweep": _sweep, "pairwise": _pairwise}
     try:
-        yield from source(plan, profile, without_base if without_base is not None else [])
+        yield from _bulk(plan, profile, lost, skip // BLOCK) if phase == "bulk" else source[phase](plan, profile, lost)
     except Infeasible as error:
         if without_base is not None:
             without_base.append(str(error))
@@ -70,17 +85,20 @@ def _pairwise(plan: Plan, profile: str, without_base: list[str]) -> Iterator[Pro
         yield of_generated(item)
 
 
-def _bulk(plan: Plan, profile: str, without_base: list[str]) -> Iterator[Proposal]:
-    """Generated calls without end."""
+def _bulk(plan: Plan, profile: str, without_base: list[str], first: int) -> Iterator[Proposal]:
+    """Generated calls without end, from a block on."""
     from strategies.cases import generate
 
-    for item in generate(
-        profile,
-        plan.mode,
-        ENDLESS,
-        plan.seed,
-        select=plan.select,
-        ignore=plan.ignore,
-        without_base=lambda lost: without_base.append(f"{lost.rule} {lost.side}: {lost.reason}"),
-    ):
-        yield of_generated(item)
+    def tell(lost: Any) -> None:
+        text = f"{lost.rule} {lost.side}: {lost.reason}"
+        if text not in without_base:  # each block may tell it again
+            without_base.append(text)
+
+    for block in count(first):
+        seed = plan.seed + (block << 64)  # beyond the seeds of other runs
+        made = 0
+        for item in generate(profile, plan.mode, BLOCK, seed, select=plan.select, ignore=plan.ignore, without_base=tell):
+            made += 1
+            yield of_generated(item)
+        if made < BLOCK:  # no rule is left
+            return

@@ -38,6 +38,33 @@ def number(value: float) -> Number:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
+class Foreseen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prediction as data: verdict, status codes (sorted), rules broken (host order), stage and basis.
+
+    For unspecified ground ``document`` and ``source`` hold the two sides' verdicts.
+    """
+
+    verdict: str
+    codes: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    stage: Optional[str] = None
+    basis: str = "both"
+    document: Optional[str] = None
+    source: Optional[str] = None
+
+
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker found out about a case before it ran it: what must happen, the factor words joined by "|", whether the
+    outputs were compared with the reference, and how often the case was run in all."""
+
+    foreseen: Foreseen
+    factors: str = ""
+    judged: bool = False
+    runs: int = 1
+    held: tuple[str, ...] = ()
+    """Rules to which a call that was accepted and passed has held, and that this worker had not named before."""
+
+
 class Element(msgspec.Struct, frozen=True):
     """One element of an output that is off: where, what was expected and got, and how far it may be off."""
 
@@ -64,6 +91,20 @@ class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: int = 0
     worst: tuple[Element, ...] = ()
     text: str = ""
+
+
+class Picture(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A small picture of a wrong output or of its mask, one string a row of cells; oracles/picture.py says what the fields
+    and characters mean."""
+
+    kind: str
+    output: str
+    where: str
+    rows: str
+    columns: str
+    shape: tuple[int, int]
+    cells: tuple[str, ...]
+    worst: Optional[tuple[int, int]] = None
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -101,7 +142,9 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     ``kind`` is one of the backend protocol's ("ok", "reject", "unsupported", "crash", "hang", "oom", "lost", "error")
     or "untestable" (no reference or no tensors could be had: ``message`` says why). ``same`` tells whether a second run
     gave the same bits (None: not asked). ``related`` is the metamorphic relation that was tried, ``broken`` how it does not
-    hold. ``stage_at`` is where a process was when it died: make, run, reference or judge.
+    hold. ``stage_at`` is where a process was when it died: make, run, reference or judge. ``pictures`` show wrong values, where
+    the job asked for them. ``fatal``: the backend says that its process must not be used again, so the worker was replaced.
+    ``about`` comes with jobs that let the worker foresee the answer; such a case may also be "skipped" (``message`` says why).
     """
 
     kind: str
@@ -116,6 +159,9 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: Optional[Broken] = None
     seconds: Seconds = Seconds()
     outputs: Optional[dict[str, RawArray]] = None
+    pictures: tuple[Picture, ...] = ()
+    fatal: bool = False
+    about: Optional[About] = None
 
     @property
     def deadly(self) -> bool:

@@ -23,11 +23,10 @@ from fiafuzz.model.scene import Scene
 
 from .blueprint import differences
 from .corpus import Corpus
-from .cost import estimated_seconds
+from .cost import GIANT_SHARE, estimated_seconds
 from .dissect import take_apart
 from .failures import Failure, Kept
 from .investigate import Investigator
-from .leg import GIANT_SHARE
 from .plan import Plan
 from .proposals import Proposal, proposals
 from .schedulers.local import LocalScheduler
@@ -217,6 +216,8 @@ class SelfTest:
 class _Stamped:
     """A scheduler whose jobs all go to one faulty backend (schedulers.protocol.Scheduler), in workers that go on."""
 
+    on_room: Optional[Callable[[], None]] = None
+
     def __init__(self, scheduler: Scheduler, plan: Plan) -> None:
         self._scheduler, self._backend, self._profile = scheduler, plan.backends[0], plan.profiles[0]
 
@@ -247,6 +248,10 @@ class _Stamped:
     def run(self, job: Job, *, fresh: bool = False, time_limit: Optional[float] = None) -> Completed:
         """Run one job alone. A worker that has only run other cases counts as fresh: planted faults keep no state."""
         return self._scheduler.run(self._stamped(job), time_limit=time_limit)
+
+    def given_up(self, worker: int) -> str:
+        """Why the device of a worker was given up."""
+        return self._scheduler.given_up(worker)
 
     def restarts(self) -> list[Restart]:
         """Workers replaced since the last call."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 
+from .results import Foreseen as Foreseen
 from .results import Result
 
 if TYPE_CHECKING:
@@ -18,26 +19,11 @@ STATUSES: tuple[str, ...] = (PASS, FINDING, INFO, FLAKY, UNTESTABLE, UNSUPPORTED
 """pass; finding (F1xx-F3xx); info (F401); flaky (seen once, not again); untestable (run, but nothing to compare with);
 unsupported (the backend cannot express the call); skipped (not run on purpose); internal (fiafuzz itself failed)."""
 
-NUMERIC_CODES: frozenset[str] = frozenset({"F101", "F102", "F103", "F104", "F105", "F106"})
+NUMERIC_CODES: frozenset[str] = frozenset({"F101", "F102", "F103", "F104", "F105", "F106", "F107"})
 CHECK_CODES: frozenset[str] = frozenset({"F201", "F202", "F203"})
 PROCESS_CODES: frozenset[str] = frozenset({"F301", "F302", "F303"})
 
 _DEATHS: Mapping[str, str] = {"crash": "F301", "oom": "F301", "error": "F301", "hang": "F302", "lost": "F303"}
-
-
-class Foreseen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prediction as data: verdict, status codes (sorted), rules broken (host order), stage and basis.
-
-    For unspecified ground ``document`` and ``source`` hold the two sides' verdicts.
-    """
-
-    verdict: str
-    codes: tuple[int, ...] = ()
-    rules: tuple[str, ...] = ()
-    stage: Optional[str] = None
-    basis: str = "both"
-    document: Optional[str] = None
-    source: Optional[str] = None
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,7 +79,7 @@ def gives_values(expected: Foreseen) -> bool:
 def decide(expected: Foreseen, result: Result) -> Verdict:
     """The verdict that follows from what was foreseen and what happened."""
     kind = result.kind
-    if kind in ("unsupported", "untestable", "internal"):
+    if kind in (UNSUPPORTED, UNTESTABLE, INTERNAL, SKIPPED):
         return Verdict(kind, text=_first_line(result.message))
     if kind in _DEATHS:
         if expected.verdict == kind:

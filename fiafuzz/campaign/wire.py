@@ -17,7 +17,7 @@ from fiafuzz.model.case import MAX_JSON_BYTES, Case
 
 from .results import Result
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME = 2 * MAX_JSON_BYTES
 """Largest frame of jobs and ordinary results in bytes."""
 MAX_OUTPUT_FRAME = 1 << 30
@@ -34,13 +34,20 @@ class WireError(RuntimeError):
 class Setup(msgspec.Struct, frozen=True, tag=True):
     """First message to a worker: which backend to load, for which profile, and under which standard and limits.
 
-    ``memory`` is the limit in bytes on top of what the loaded worker uses (0: none).
+    ``memory`` is the limit in bytes on top of what the loaded worker uses (0: none). The rest is for jobs that are foreseen by
+    the worker: one valid case in ``repeat_every`` is run twice and one in ``relate_every`` is tried on a relation (0: none);
+    the case itself decides, so that neither order nor number of workers does. ``dare``: run calls that are known to kill
+    the host. ``giant``: cases that are likely to take longer than so many seconds are not judged (0: no bound).
     """
 
     backend: str
     profile: str
     standard: str = ""
     memory: int = DEFAULT_MEMORY
+    repeat_every: int = 0
+    relate_every: int = 0
+    dare: bool = False
+    giant: float = 0.0
     protocol: int = PROTOCOL
 
 
@@ -49,8 +56,9 @@ class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     ``judge``: whether outputs are compared with the reference. ``runs``: how often the case is run in all (2:
     determinism). ``relations``: whether a metamorphic relation is tried; ``relation``: which one (None: the case's own turn).
-    ``outputs``: whether outputs come back.
-    ``backend``: another backend than the worker's own, standing for ``profile``.
+    ``outputs``: whether outputs come back. ``pictures``: whether wrong values are drawn.
+    ``backend``: another backend than the worker's own, standing for ``profile``. ``foresee``: the worker predicts the case
+    and decides itself whether and how it is run (``judge``, ``runs`` and ``relations`` are not looked at).
     """
 
     id: int
@@ -60,12 +68,15 @@ class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     relations: bool = False
     relation: Optional[str] = None
     outputs: bool = False
+    pictures: bool = False
     backend: Optional[str] = None
     profile: Optional[str] = None
+    foresee: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a worker: it is ready, and this is its backend."""
+    """First message of a worker: it is ready, and this is its backend. ``device`` is what it occupies ("npu"; "": none),
+    ``devices`` how many of them it can see (0: it does not say)."""
 
     name: str
     title: str
@@ -74,6 +85,9 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     policies: dict[str, str] = {}
     deterministic: bool = True
     profiles: tuple[str, ...] = ()
+    device: str = ""
+    devices: int = 0
+    fiafuzz: str = ""
     protocol: int = PROTOCOL
 
 
@@ -91,8 +105,14 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     result: Result
 
 
+class Back(msgspec.Struct, frozen=True, tag=True):
+    """A job that the worker gives back unrun, since the driver has recalled it."""
+
+    id: int
+
+
 ToWorker = Union[Setup, Job]
-FromWorker = Union[Hello, Refused, Done]
+FromWorker = Union[Hello, Refused, Done, Back]
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -2,7 +2,8 @@
 
 Started as ``python -m fiafuzz.campaign.worker IN OUT MARK`` with three file descriptors: jobs come in on the first,
 results go out on the second, and the third is a page of shared memory in which the worker leaves the job and the stage
-that it is in, so that the driver can tell after a crash or a hang what was being done.
+that it is in, so that the driver can tell after a crash or a hang what was being done. On the same page the driver leaves
+how many jobs it has recalled: those that the worker had not begun go back unrun.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Optional
 
+from fiafuzz import __version__
+
 from .results import clean, in_words
-from .wire import PROTOCOL, Done, Hello, Job, Refused, Setup, WireError, WorkerWire
+from .wire import PROTOCOL, Back, Done, Hello, Job, Refused, Setup, WireError, WorkerWire
 
 if TYPE_CHECKING:
     from fiafuzz.backends.protocol import Backend
 
 MARK = struct.Struct("<qB")
 """Job id and stage number on the shared page."""
+RECALLED = 8
+"""Place on the shared page, in steps of eight bytes, of the number of jobs up to which the driver has recalled what is not
+begun."""
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 
@@ -113,7 +119,12 @@ def _serve(wire: WorkerWire, page: mmap.mmap) -> int:
         MARK.pack_into(page, 0, job_id, stage)
 
     executor = Executor(
-        backend, setup.standard, lambda name, profile: _load(Setup(name, profile or setup.profile)), mark, setup.profile
+        backend,
+        setup.standard,
+        lambda name, profile: _load(Setup(name, profile or setup.profile)),
+        mark,
+        setup.profile,
+        setup,
     )
     executor.warm_up()
     _limit_memory(setup.memory)
@@ -126,8 +137,13 @@ def _serve(wire: WorkerWire, page: mmap.mmap) -> int:
             {k: clean(v, 200) for k, v in info.policies.items()},
             info.deterministic,
             tuple(info.profiles),
+            info.device,
+            info.devices,
+            __version__,
         )
     )
+    recalled = memoryview(page).cast("Q")
+    taken = 0
     while True:
         try:
             job = wire.read()
@@ -135,8 +151,15 @@ def _serve(wire: WorkerWire, page: mmap.mmap) -> int:
             return 1
         if not isinstance(job, Job):
             return 0 if job is None else 1
+        taken += 1
+        if taken <= recalled[RECALLED]:
+            wire.write(Back(job.id))
+            continue
         job_id = job.id
-        wire.write(Done(job.id, executor.execute(job)))
+        result = executor.execute(job)
+        wire.write(Done(job.id, result))
+        if result.fatal:  # what is left of the backend might wait for a device that no longer answers
+            os._exit(0)
 
 
 if __name__ == "__main__":

@@ -181,3 +181,8 @@ FACTORS: Mapping[str, Callable[[Scene], str]] = MappingProxyType({
 def factors_of(scene: Scene) -> dict[str, str]:
     """The word of every factor for a scene; never raises."""
     return {name: read(scene) for name, read in FACTORS.items()}
+
+
+def factor_words(scene: Scene) -> str:
+    """The words of all factors in order, joined by "|"; never raises."""
+    return "|".join([read(scene) for read in FACTORS.values()])

@@ -16,7 +16,7 @@ from fiafuzz.campaign.tally import Tally
     ({"profiles": ("950-v6",)}, "did you mean"), ({"backends": ()}, "no backend"), ({"profiles": ()}, "no profile"),
     ({"phases": ("sweeps",)}, "'sweep'"), ({"phases": ()}, "no phase"), ({"mode": "valids"}, "'valid'"),
     ({"max_time": None}, "bounds the run"), ({"max_time": -1.0}, "max_time"), ({"max_cases": 0}, "max_cases"),
-    ({"workers": 0}, "workers"), ({"seed": -1}, "seed"), ({"seed": 1 << 64}, "seed"),
+    ({"workers": -1}, "workers"), ({"seed": -1}, "seed"), ({"seed": 1 << 64}, "seed"),
     ({"select": ("paged_atention",)}, "'paged_attention'"),
     ({"ignore": ("FIA-XX-001",)}, "group or rule"), ({"time_limit": 0.0}, "time_limit"),
 ])

@@ -1,0 +1,148 @@
+"""What a leg of a resumed run takes over from its log: known findings, places that are done, findings to finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Optional
+
+from .events import Event, FindingFound, FindingRepeated, FlakyFound
+from .failures import Failure, Flaky, Kept, Known, Repeat
+from .investigate import TRIES
+from .proposals import Proposal
+from .resume import LegState, PhaseState, ResumeError
+from .verdict import decide, gives_values
+from .wire import Job
+
+if TYPE_CHECKING:
+    from .leg import Leg
+
+REOPEN_JOB = -3_000_000
+
+
+class LegPast:
+    """A leg's past; an empty one in a run that is not resumed."""
+
+    def __init__(self, leg: Leg, state: Optional[LegState]) -> None:
+        self.leg = leg
+        self.state = state
+        if state is None:
+            return
+        hello, before = leg.hello, state.started
+        if dict(hello.versions) != before.versions:
+            names = sorted(dict(hello.versions).items() ^ before.versions.items())
+            told = ", ".join(dict.fromkeys(f"{n} {before.versions.get(n, 'none')} -> {hello.versions.get(n, 'none')}" for n, _ in names))
+            raise ResumeError(f"{leg.backend} is another build now ({told}); results of two builds are not mixed: start a new run")
+        leg.investigator.effort.started = leg.campaign.started + before.at
+        leg.investigator.known = [
+            Known(k.entry.signature, k.entry.id, state.explains[k.entry.id])
+            for k in {k.entry.id: k for k in state.kept.values()}.values()
+        ]
+        leg.kept = state.shrunk
+        leg.job_number = state.jobs
+        leg.investigator.effort.recall(state.effort)
+        leg.named.update(state.named)
+
+    @property
+    def entries_done(self) -> set[str]:
+        """Ids of corpus entries that need not be replayed: those that were, and those that the replay phase itself has
+        added."""
+        if self.state is None:
+            return set()
+        return self.phase("replay").entries | {k.entry.id for k in self.state.kept.values() if k.new}
+
+    def phase(self, name: str) -> PhaseState:
+        """What is recorded of a phase."""
+        return PhaseState() if self.state is None else self.state.phases.get(name, PhaseState())
+
+    def end_of(self, state: PhaseState, seconds: Optional[float]) -> Optional[float]:
+        """When a phase has used up its time, on the clock of the run."""
+        if state.started is None:
+            return None if seconds is None else monotonic() + seconds
+        given = state.started.seconds
+        return None if given is None else self.leg.campaign.started + state.started.at + given
+
+    def start_of(self, state: PhaseState) -> float:
+        """When a phase began."""
+        return monotonic() if state.started is None else self.leg.campaign.started + state.started.at
+
+    def placed(self, source: Iterator[Proposal], state: PhaseState, skipped: int) -> Iterator[Proposal]:
+        """Proposals with their places, without those that are done; ``skipped``: how many were not even made. ResumeError
+        when they are not those of the log."""
+        leg = self.leg
+        leg.job_number += skipped
+        for place, proposal in enumerate(source, skipped + 1):
+            if place == state.last[0] and proposal.case.digest != state.last[1]:
+                raise ResumeError("the same seed gives other cases now than in the log (fiafuzz has changed); start a new run")
+            if place <= state.until:
+                leg.job_number += 1  # what is found depends on how many cases came before
+                if leg.campaign.stop:
+                    return
+                continue
+            if place in state.ahead:
+                leg.job_number += 1
+                continue
+            yield replace(proposal, place=place)
+
+    # ---- findings that were found, and not kept before the run ended ----------------------------------------------
+
+    def reopen(self) -> Iterator[Event]:
+        """Look into the findings that the log leaves open; each keeps its number."""
+        for number, found in sorted(self.state.open.items()) if self.state is not None else ():
+            if self.leg.campaign.stop:
+                return
+            yield from self._reopen(number, found)
+
+    def _reopen(self, number: int, found: FindingFound) -> Iterator[Event]:
+        leg = self.leg
+        failure = self._failing_again(found)
+        if failure is None:
+            yield leg.campaign.tell(
+                FlakyFound, number=number, case=found.case, verdict=found.verdict, failed=1, tries=TRIES + 1
+            )
+            return
+        for step in leg.investigator.look_into(failure):
+            if isinstance(step, Kept):
+                yield leg.tell_kept(number, step)
+            elif isinstance(step, Repeat):
+                yield leg.campaign.tell(FindingRepeated, number=number, entry=step.known.entry)
+            elif isinstance(step, Flaky):  # a step Confirmed is in the log already
+                yield leg.campaign.tell(
+                    FlakyFound, number=number, case=found.case, verdict=found.verdict, failed=step.failed, tries=step.tries
+                )
+
+    def _failing_again(self, found: FindingFound) -> Optional[Failure]:
+        """The failure of an open finding as a run of its case shows it; None when it does not come again."""
+        leg = self.leg
+        values = gives_values(found.foreseen)
+        runs = 5 if found.verdict.code == "F105" else 1
+        broken = found.verdict.code == "F106"
+        for attempt in range(TRIES):
+            job = Job(
+                REOPEN_JOB - attempt,
+                found.case,
+                judge=values,
+                runs=runs if values else 1,
+                relations=values and broken,
+                relation=found.verdict.rule if broken else None,
+            )
+            done = leg.scheduler.run(job, fresh=attempt > 0, time_limit=leg.plan.time_limit)
+            leg.investigator.death_seconds += (done.seconds + 3.0) * done.result.deadly
+            verdict = decide(found.foreseen, done.result)
+            if verdict.failed:
+                return Failure(found.case, found.foreseen, verdict, done.result, runs)
+            if leg.campaign.stop:
+                break
+        return None
+
+    def is_ours(self, kept: Kept) -> bool:
+        """Whether an entry that the corpus has already was put there by this very run, which ended before it could say so."""
+        entry, campaign = kept.entry, self.leg.campaign
+        return (
+            campaign.past is not None
+            and not kept.new
+            and entry.seed == self.leg.plan.seed
+            and entry.first_seen == campaign.began.isoformat(timespec="seconds")
+            and all(k.entry.id != entry.id for k in campaign.tally.findings.values())
+        )
