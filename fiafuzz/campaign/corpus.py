@@ -3,6 +3,10 @@
     corpus/found/        what campaigns write, one file per signature, never changed afterwards
     corpus/regressions/  entries (moved here by people) that must stay fixed
     corpus/imported/     cases of other suites
+    corpus/known.toml    known issues (known.py)
+
+Two campaigns, or two machines, may shrink one fault to different calls. Their entries have the same id; the second is
+kept under a longer name (ID.CONTENT.json) where both are wanted.
 
 Entries are written to a temporary name in the same directory, flushed to disk and then linked into place, so that a
 reader never sees half a file and of two campaigns that find the same thing one wins. Files are read as data from a
@@ -13,6 +17,7 @@ and left where it is.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -26,7 +31,7 @@ import msgspec
 
 from fiafuzz.model.case import Case, CaseError, case_to_dict, decode_case
 
-from .results import Element, clean
+from .results import Element, Picture, clean
 from .triage import Signature
 from .verdict import Foreseen
 
@@ -44,7 +49,7 @@ class CorpusError(OSError):
 
 class Got(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the backend did: kind of outcome, status, stage, text, largest error as a share of what is allowed, worst
-    elements."""
+    elements, pictures of the errors."""
 
     kind: str
     code: Optional[int] = None
@@ -53,6 +58,7 @@ class Got(msgspec.Struct, frozen=True, omit_defaults=True):
     signal: Optional[int] = None
     error_ratio: float = 0.0
     worst: tuple[Element, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -87,6 +93,11 @@ class BadEntry(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Entry, strict=True)
+
+
+def is_entry_id(text: str) -> bool:
+    """Whether a text has the form of an id."""
+    return _ID.fullmatch(text) is not None
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -133,6 +144,11 @@ class Corpus:
     def entries(self) -> Iterator[Union[Entry, BadEntry]]:
         """All entries, folder by folder, by file name; what is no entry comes as BadEntry. CorpusError when the root
         cannot be read."""
+        for _, found in self.files():
+            yield found
+
+    def files(self) -> Iterator[tuple[Path, Union[Entry, BadEntry]]]:
+        """All entries with their files, as ``entries`` gives them."""
         if not self.root.exists():
             return
         if not self.root.is_dir():
@@ -140,25 +156,22 @@ class Corpus:
         for folder in FOLDERS:
             yield from self._folder(self.root / folder)
 
-    def _folder(self, folder: Path) -> Iterator[Union[Entry, BadEntry]]:
+    def _folder(self, folder: Path) -> Iterator[tuple[Path, Union[Entry, BadEntry]]]:
         try:
-            status = os.lstat(folder)
+            if not stat.S_ISDIR(os.lstat(folder).st_mode):
+                yield folder, BadEntry(str(folder), "not a directory (links are not followed)")
+                return
+            names = sorted(os.listdir(folder))
         except FileNotFoundError:
             return
         except OSError as error:
-            yield BadEntry(str(folder), error.strerror or str(error))
-            return
-        if not stat.S_ISDIR(status.st_mode):
-            yield BadEntry(str(folder), "not a directory (links are not followed)")
-            return
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError as error:
-            yield BadEntry(str(folder), error.strerror or str(error))
+            yield folder, BadEntry(str(folder), error.strerror or str(error))
             return
         for name in names[:MAX_ENTRIES]:
             if name.endswith(".json") and not name.startswith("."):
-                yield read_entry(folder / name)
+                yield folder / name, read_entry(folder / name)
+        if len(names) > MAX_ENTRIES:
+            yield folder, BadEntry(str(folder), f"{len(names)} files; those after the first {MAX_ENTRIES} are not read")
 
     def find(self, entry_id: str) -> Optional[Entry]:
         """The entry of that id, None without one."""
@@ -173,23 +186,52 @@ class Corpus:
     # ---- writing ------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> Path:
-        """Keep an entry; returns its path. An entry of that id that is there already stays as it is (FileExistsError
-        tells).
+        """Keep an entry among the found ones; returns its path. An entry of that id that is there already, in any folder,
+        stays as it is (FileExistsError tells). A file in its place that cannot be read stays too, and the entry is kept
+        under its longer name.
 
         CorpusError when it cannot be written.
         """
+        for folder in FOLDERS:
+            if self._has(folder, entry.id):
+                raise FileExistsError(f"{self.root / folder / entry.id}.json exists")
+        try:
+            return self.put(FOUND, f"{entry.id}.json", entry)
+        except FileExistsError:
+            if self._has(FOUND, entry.id):
+                raise
+            return self._put_beside(entry)
+
+    def _has(self, folder: str, entry_id: str) -> bool:
+        found = read_entry(self.root / folder / f"{entry_id}.json")
+        return isinstance(found, Entry) and found.id == entry_id
+
+    def _put_beside(self, entry: Entry) -> Path:
+        name = variant_name(entry)
+        try:
+            return self.put(FOUND, name, entry)
+        except FileExistsError:
+            if isinstance(read_entry(self.root / FOUND / name), Entry):
+                raise
+            raise CorpusError(f"{self.root / FOUND / name}: cannot be read, and stands in the way") from None
+
+    def put(self, folder: str, name: str, entry: Entry) -> Path:
+        """Write an entry under a name in a folder; returns its path. FileExistsError when the name is taken, CorpusError
+        when it cannot be written."""
         if not _ID.fullmatch(entry.id):
             raise CorpusError(f"id {entry.id!r} is not of the form F101-0123456789")
-        folder = self.root / FOUND
+        target = self.root / folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if folder.is_symlink():
-                raise CorpusError(f"{folder}: is a link; links are not followed")
-            return write_once(folder, f"{entry.id}.json", encode_entry(entry))
-        except (FileExistsError, CorpusError):
-            raise
+            target.mkdir(parents=True, exist_ok=True)
+            if target.is_symlink():
+                raise CorpusError(f"{target}: is a link; links are not followed")
+            return write_once(target, name, encode_entry(entry))
+        except (FileExistsError, CorpusError) as error:
+            if target.is_dir() or isinstance(error, CorpusError):
+                raise
+            raise CorpusError(f"{target}: not a directory") from None
         except OSError as error:
-            raise CorpusError(f"{folder}: {error.strerror or error}") from None
+            raise CorpusError(f"{target}: {error.strerror or error}") from None
 
     def check_writable(self) -> None:
         """CorpusError when entries could not be written here; makes the directory."""
@@ -202,25 +244,47 @@ class Corpus:
             raise CorpusError(f"{folder}: {error.strerror or error}") from None
 
 
-def read_entry(path: Path) -> Union[Entry, BadEntry]:
-    """The entry in a file. Never follows a link, never reads more than the limit, never raises."""
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file. Never follows a link, never waits for a pipe, never reads more than the limit.
+    OSError when it cannot be read, ValueError when it is no such file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        reason = "is a link; links are not followed" if os.path.islink(path) else error.strerror or str(error)
-        return BadEntry(str(path), reason)
+    except OSError:
+        if os.path.islink(path):
+            raise ValueError("is a link; links are not followed") from None
+        raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            return BadEntry(str(path), "is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
-        if status.st_size > MAX_ENTRY_BYTES:
-            return BadEntry(str(path), f"{status.st_size} bytes are over the limit of {MAX_ENTRY_BYTES}")
+            raise ValueError("is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+        if status.st_size > limit:
+            raise ValueError(f"{status.st_size} bytes are over the limit of {limit}")
         with os.fdopen(fd, "rb", closefd=False) as file:
-            return decode_entry(file.read(MAX_ENTRY_BYTES + 1))
-    except (OSError, ValueError) as error:
-        return BadEntry(str(path), clean(str(error), 400))
+            return file.read(limit + 1)
     finally:
         os.close(fd)
+
+
+def read_entry(path: Path) -> Union[Entry, BadEntry]:
+    """The entry in a file. Never follows a link, never reads more than the limit, never raises."""
+    try:
+        return decode_entry(read_regular(path, MAX_ENTRY_BYTES))
+    except OSError as error:
+        return BadEntry(str(path), clean(error.strerror or str(error), 400))
+    except ValueError as error:
+        return BadEntry(str(path), clean(str(error), 400))
+
+
+def content_of(entry: Entry) -> str:
+    """Eight hex digits of what an entry says: the signature, the call and what must happen; not who found it, or when."""
+    said = [msgspec.to_builtins(part) for part in (entry.signature, entry.expected)]
+    data = msgspec.json.encode([*said, entry.profile, entry.standard, case_to_dict(entry.case)], order="sorted")
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def variant_name(entry: Entry) -> str:
+    """The file name of an entry whose id is taken by another call."""
+    return f"{entry.id}.{content_of(entry)}.json"
 
 
 def write_once(folder: Path, name: str, data: bytes) -> Path:

@@ -163,12 +163,13 @@ def replay(
                 scheduler = (make or local)(Setup(backend, name, standard, memory_limit))
                 cleanup.callback(scheduler.close)
                 workers[name] = (scheduler, scheduler.start())
-            yield _replayed(item, name, *workers[name], backend, time_limit, dare)
+            yield replay_one(item, name, *workers[name], backend, time_limit, dare)
 
 
-def _replayed(
+def replay_one(
     item: Item, profile: str, scheduler: Scheduler, hello: Hello, backend: str, time_limit: float, dare: bool
 ) -> Replay:
+    """Run one item again on a backend that is up."""
     from oracles.constraints.predict import predict
 
     expected = foreseen(predict(item.case, profile, scene=Scene(item.case)))

@@ -1,13 +1,18 @@
 """The run directory: the log of events, run.json, and whatever reports add. It ignores itself in git.
 
 A log that can no longer be written (a full disk) does not end the run: findings still go to the corpus and to the event
-stream, and the summary says what is missing.
+stream, and the summary says what is missing. A log belongs to one run: a new run in a directory that has one sets it
+aside (events-1.ndjson), and while a run writes, no other can.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import io
 import os
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
@@ -20,6 +25,10 @@ from .plan import Plan
 
 BASE = Path(".fiafuzz")
 EVENTS, RECORD, IGNORE = "events.ndjson", "run.json", ".gitignore"
+EXAMPLES = "hypothesis"
+"""Where the explore phase remembers what it has seen, unless it is told to do so elsewhere."""
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Lines of a log that are longer are no events."""
 
 
 class RunDirError(OSError):
@@ -27,9 +36,13 @@ class RunDirError(OSError):
 
 
 class RunDir:
-    """An open run directory. ``problem`` is set once the log could not be written."""
+    """An open run directory. ``problem`` is set once the log could not be written.
 
-    def __init__(self, path: Path) -> None:
+    ``keep``: how many bytes of the log that is there a resumed run goes on from, and of how many; None for a new run.
+    RunDirError when it cannot be written, or when another run is writing it.
+    """
+
+    def __init__(self, path: Path, keep: Optional[tuple[int, int]] = None) -> None:
         self.path = path
         self.problem: Optional[str] = None
         try:
@@ -37,9 +50,27 @@ class RunDir:
             ignore = path / IGNORE
             if not ignore.exists():
                 ignore.write_text("*\n", encoding="ascii")
-            self._log = open(path / EVENTS, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._log = _opened(path / EVENTS)
+            size = os.fstat(self._log.fileno()).st_size
+            if keep is not None:
+                if size != keep[1]:
+                    raise RunDirError(errno.EBUSY, "the log has changed while it was read; try again")
+                self._log.truncate(keep[0])
+            elif size:
+                self._set_aside()
         except OSError as error:
             raise RunDirError(f"{path}: {error.strerror or error}") from None
+
+    def _set_aside(self) -> None:
+        """Give the log of an earlier run, and what its explore phase remembered, another name."""
+        number = 1
+        while os.path.lexists(self.path / f"events-{number}.ndjson"):
+            number += 1
+        os.rename(self.path / EVENTS, self.path / f"events-{number}.ndjson")
+        self._log.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path / EXAMPLES, self.path / f"{EXAMPLES}-{number}")
+        self._log = _opened(self.path / EVENTS)
 
     def write(self, event: Event) -> None:
         """Append one event; findings are on disk when this returns."""
@@ -69,6 +100,36 @@ class RunDir:
         """Close the log."""
         with contextlib.suppress(OSError):
             self._log.close()
+
+
+def _opened(path: Path) -> io.FileIO:
+    """A log open for appending, and held: two runs that write one log would both be lost."""
+    log = io.FileIO(path, "ab")
+    try:
+        fcntl.flock(log.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            log.close()
+            raise RunDirError(errno.EWOULDBLOCK, "a run is writing there right now") from None
+        # File systems without locks: go on without.
+    return log
+
+
+def log_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log: where each ends (bytes from the start) and its text with the line end, if it has one.
+
+    A line over the limit comes as an empty text. OSError when there is no log, or it is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb", buffering=1 << 20) as log:
+        end = 0
+        while line := log.readline(MAX_LINE_BYTES):
+            end += len(line)
+            whole = len(line) < MAX_LINE_BYTES or line.endswith(b"\n")
+            while not line.endswith(b"\n") and len(line) == MAX_LINE_BYTES:
+                line = log.readline(MAX_LINE_BYTES)
+                end += len(line)
+            yield end, line if whole else b""
 
 
 def run_directory(plan: Plan, now: datetime) -> Path:

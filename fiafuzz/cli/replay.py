@@ -43,6 +43,8 @@ def command(
 
     An entry is failing, fixed, passing, flaky or new (it fails in another way); a bare case is passing, new or flaky. Where a record says
     what it expects (field "expected"), the prediction is compared with it. Exit 1 when anything fails or disagrees.
+
+    When the whole corpus is replayed, entries that its known.toml covers may fail; a known issue whose entries are all fixed fails.
     """
     from fiafuzz.backends.protocol import BackendUnavailable
     from fiafuzz.campaign.replay import replay
@@ -59,23 +61,29 @@ def command(
     items = list(_items(what, corpus, problems))
     for text in problems[:20]:
         click.echo(f"fiafuzz: {text}", err=True)
+    ledger = _ledger(corpus) if not what else None
     counts: Counter[str] = Counter()
+    expired: dict[str, None] = {}
     disagreeing = 0
     stop = StopFlag()
     with signals_stop(stop):
         try:
             for name, group in _by_backend(items, backend, usable_backends):
                 for found in replay(group, name, profile, time_limit=time_limit, standard=standard, dare=dare, stop=lambda: bool(stop)):
-                    counts[found.status] += 1
+                    known = _known(ledger, found, name, expired)
+                    counts["known" if known and found.status in ("failing", "flaky") else found.status] += 1
                     disagreeing += bool(found.disagrees)
-                    _show(found, name, as_json)
+                    _show(found, name, as_json, known)
         except (BackendUnavailable, BackendRefused) as error:
             raise Unavailable(" ".join(str(error).split())) from None
         except SchedulerError as error:
             raise UserError(" ".join(str(error).split())) from None
+    passing = [text for _, text in ledger.passing()] if ledger is not None and not stop else []
+    for text in (*passing, *expired):
+        click.echo(f"known issue: {text}", err=True)
     told = ", ".join(f"{n} {status}" for status, n in counts.items()) or "nothing to replay"
     click.echo(told + (f"; {disagreeing} disagree with what their file expects" if disagreeing else ""), err=True)
-    raise click.exceptions.Exit(_exit_code(bool(stop), bool(problems), counts, disagreeing, bool(items)))
+    raise click.exceptions.Exit(_exit_code(bool(stop), bool(problems), counts, disagreeing + len(passing), bool(items)))
 
 
 def _exit_code(stopped: bool, problems: bool, counts: Counter[str], disagreeing: int, any_item: bool) -> int:
@@ -88,6 +96,29 @@ def _exit_code(stopped: bool, problems: bool, counts: Counter[str], disagreeing:
     if any(counts[s] for s in ("failing", "new", "flaky")) or disagreeing:
         return EXIT_FINDINGS
     return EXIT_CLEAN if any_item else EXIT_NOTHING
+
+
+def _ledger(corpus: str) -> Any:
+    """The known issues of a corpus."""
+    from pathlib import Path
+
+    from fiafuzz.campaign.known import KNOWN_FILE, KnownError, Ledger, read_known
+
+    try:
+        return Ledger(read_known(Path(corpus) / KNOWN_FILE))
+    except KnownError as error:
+        raise UserError(str(error)) from None
+
+
+def _known(ledger: Any, found: Any, backend: str, expired: dict[str, None]) -> str | None:
+    """The issue that covers an entry on its own backend; issues past their date are collected."""
+    entry = found.item.entry
+    if ledger is None or entry is None or entry.signature.backend != backend:
+        return None
+    known: str | None = ledger.replayed(entry, found.status)
+    if found.status in ("failing", "flaky"):
+        expired.update(dict.fromkeys(ledger.expired_for(entry)))
+    return known
 
 
 def _items(what: tuple[str, ...], corpus: str, problems: list[str]) -> Iterator[Any]:
@@ -137,7 +168,7 @@ def _by_backend(items: list[Any], backend: str | None, usable: Any) -> Iterator[
             yield real, group
 
 
-def _show(found: Any, backend: str, as_json: bool) -> None:
+def _show(found: Any, backend: str, as_json: bool, known: str | None = None) -> None:
     if as_json:
         import msgspec
 
@@ -153,11 +184,15 @@ def _show(found: Any, backend: str, as_json: bool) -> None:
         }
         if found.result is not None:
             data["got"] = {"kind": found.result.kind, "code": found.result.code}
+        if known:
+            data["known"] = known
         if found.disagrees:
             data["disagrees"] = found.disagrees
         click.echo(msgspec.json.encode(data).decode())
         return
     code = f" {found.verdict.code}" if found.verdict.code else ""
-    click.echo(f"{found.status:<11} {found.item.name} ({backend}, {found.profile}){code}" + (f": {found.text}" if found.text else ""))
+    issue = f" known ({known})" if known else ""
+    what = f"{found.item.name} ({backend}, {found.profile})"
+    click.echo(f"{found.status:<11} {what}{code}{issue}" + (f": {found.text}" if found.text else ""))
     if found.disagrees:
         click.echo(f"            {found.disagrees}")
