@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Union
+from types import MappingProxyType
+from typing import Any, Optional, Union
 
 import msgspec
 
-from fiafuzz.model.case import MAX_JSON_BYTES, Uniform
+from fiafuzz.model.case import MAX_JSON_BYTES, Constant, Fill, Uniform
 from fiafuzz.model.parameters import BY_NAME, Kind
 
 from .common import CannotMap, Imported, Unmapped, build, c_name, dtype_of, tensor
 
 _INTEGER = ("INT", "UINT", "BOOL")
+
+_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "FLOAT16": "fp16",
+        "BFLOAT16": "bf16",
+        "FLOAT32": "fp32",
+        "HIFLOAT8": "hif8",
+        "FLOAT8_E4M3FN": "fp8_e4m3fn",
+        "FLOAT8_E5M2": "fp8_e5m2",
+        "FLOAT8_E8M0": "fp8_e8m0",
+        "FLOAT4_E2M1": "fp4_e2m1",
+        "FLOAT4_E1M2": "fp4_e1m2",
+    }
+)
+
+
+def dtype_word(dtype: str) -> str:
+    """ATK's word for a dtype by the documents' name: the inverse of reading one."""
+    return _WORDS.get(dtype, dtype.lower())
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether a range of values means whole numbers."""
+    return dtype.startswith(_INTEGER)
 
 
 def read_atk(path: str, api: str, product: str) -> Iterator[Union[Imported, Unmapped]]:
@@ -91,27 +116,27 @@ def _value(item: Any, kind: Kind, name: str) -> Any:
             found += [_integer(v, name) for v in (values if isinstance(values, list) else [values])]
         return tuple(found)
     if kind is Kind.TENSOR_LIST:
-        return tuple(_tensor(i, name) for i in items)
-    return _tensor(items[0], name)
+        return tuple(None if _absent(i) else _tensor(i, name) for i in items)
+    return _tensor(items[0], name, filled=kind is not Kind.OUTPUT)
 
 
-def _tensor(item: dict[str, Any], name: str) -> Any:
+def _tensor(item: dict[str, Any], name: str, *, filled: bool = True) -> Any:
     shape = item.get("shape")
     if not isinstance(shape, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in shape):
         raise CannotMap(f"{name}: shape {shape!r} is no list of integers")
     dtype = dtype_of(str(item.get("dtype")))
-    fill = None
-    values = item.get("range_values")
-    if (
-        isinstance(values, list)
-        and len(values) == 2
-        and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-        and not dtype.startswith(_INTEGER)
-        and abs(values[0]) < 1e30
-        and abs(values[1]) < 1e30
-    ):
-        fill = Uniform(float(values[0]), float(values[1]))
-    return tensor(tuple(shape), dtype, fill=fill)
+    return tensor(tuple(shape), dtype, fill=_fill(item.get("range_values"), dtype) if filled else None)
+
+
+def _fill(values: Any, dtype: str) -> Optional[Fill]:
+    """The fill that a range of values says. A range of whole numbers is none (tables and masks have better defaults), unless it
+    leaves no choice."""
+    if not isinstance(values, list) or len(values) != 2 or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+        return None
+    low, high = values
+    if is_integer(dtype):
+        return Constant(low) if low == high and isinstance(low, int) else None
+    return Uniform(float(low), float(high)) if abs(low) < 1e30 and abs(high) < 1e30 else None
 
 
 def _scalar(item: dict[str, Any], name: str) -> Any:

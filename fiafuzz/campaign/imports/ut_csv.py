@@ -6,10 +6,11 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
+from fiafuzz.campaign.results import number as as_number
 from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.parameters import ATTRIBUTES, INPUTS, OUTPUTS, Kind
 
-from .common import CannotMap, Imported, Unmapped, build, dtype_of, tensor
+from .common import DTYPES, CannotMap, Imported, Unmapped, build, dtype_of, tensor
 
 MAX_COLUMN_CHARACTERS = 1 << 22
 
@@ -22,6 +23,16 @@ _SNAKE_ATTRS: Mapping[str, str] = {"scaleValue": "scale"}
 
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+
+
+def column_of(name: str) -> str:
+    """The column (or the beginning of the columns) of a parameter by its C name."""
+    return _SNAKE_TENSORS.get(name) or _SNAKE_ATTRS.get(name) or _snake(name)
+
+
+def dtype_word(dtype: str) -> str:
+    """The table's word for a dtype by the documents' name: the inverse of reading one."""
+    return {"FLOAT32": "FLOAT", "BFLOAT16": "BF16"}.get(dtype) or next(word for word, name in DTYPES.items() if name == dtype)
 
 
 def read_ut_csv(path: str, api: str, product: str) -> Iterator[Union[Imported, Unmapped]]:
@@ -57,8 +68,7 @@ def _row(row: dict[str, Any], where: str, name: str, api: str, product: str) -> 
         inputs[parameter.name] = found
     attrs: dict[str, Any] = {}
     for parameter in ATTRIBUTES:
-        column = _SNAKE_ATTRS.get(parameter.name, _snake(parameter.name))
-        text = (row.get(column) or "").strip()
+        text = (row.get(column_of(parameter.name)) or "").strip()
         if not text:
             continue
         if parameter.since > version:
@@ -75,7 +85,7 @@ def _row(row: dict[str, Any], where: str, name: str, api: str, product: str) -> 
 
 
 def _input(row: dict[str, Any], name: str, kind: Kind) -> Any:
-    column = _SNAKE_TENSORS.get(name, _snake(name))
+    column = column_of(name)
     shape = (row.get(f"{column}_shape") or "").strip()
     if not shape:
         return None
@@ -125,7 +135,7 @@ def _attribute(name: str, text: str) -> Any:
         return text
     try:
         if name == "scaleValue":
-            return float(text)
+            return as_number(float(text))  # a case writes nan and inf as words
         number = int(float(text)) if "." in text or "e" in text.lower() else int(text)
     except (ValueError, OverflowError):
         if name == "softmaxLseFlag" and text.lower() in ("true", "false"):
