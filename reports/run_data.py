@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import BinaryIO, Optional
 
 import msgspec
 
@@ -16,16 +19,24 @@ from fiafuzz.campaign.events import (
     Event,
     FindingFound,
     FindingKept,
+    FindingRepeated,
     FlakyFound,
+    KnownIssue,
     LegStarted,
     Note,
     PhaseFinished,
     Replayed,
     RunFinished,
+    RunResumed,
     RunStarted,
     Summary,
     decode_event,
 )
+
+from .coverage import RuleCoverage
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""A line of a log that is longer is none of ours."""
 
 
 class RunError(ValueError):
@@ -58,8 +69,13 @@ class RunData:
     found: dict[int, FindingFound] = field(default_factory=dict)
     kept: dict[int, FindingKept] = field(default_factory=dict)
     flaky: list[FlakyFound] = field(default_factory=list)
+    repeated: dict[int, str] = field(default_factory=dict)
     replayed: list[Replayed] = field(default_factory=list)
     disagreements: list[Disagreement] = field(default_factory=list)
+    issues: list[KnownIssue] = field(default_factory=list)
+    coverage: RuleCoverage = field(default_factory=RuleCoverage)
+    flaky_entries: dict[int, str] = field(default_factory=dict)
+    """Place in ``flaky`` -> the corpus entry that was replayed."""
     notes: list[Note] = field(default_factory=list)
     summary: Optional[Summary] = None
     damaged_lines: int = 0
@@ -71,22 +87,40 @@ class RunData:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
+        self.coverage.add(event)
         if isinstance(event, CaseDone):
             self._case(event)
         elif isinstance(event, RunStarted):
+            if self.started is not None:  # a log that holds two runs is about the last of them
+                self.__init__()  # type: ignore[misc]
+                self.coverage.add(event)
             self.started = event
+        elif isinstance(event, RunResumed):
+            self.summary = None  # an end that stands before it was not the end
         elif isinstance(event, LegStarted):
+            # A resumed run tells its leg again, and its phase with all of its cases.
+            self.legs = [one for one in self.legs if (one.backend, one.profile) != (event.backend, event.profile)]
             self.legs.append(event)
         elif isinstance(event, PhaseFinished):
+            key = (event.phase, event.backend, event.profile)
+            self.phases = [one for one in self.phases if (one.phase, one.backend, one.profile) != key]
             self.phases.append(event)
         elif isinstance(event, FindingFound):
             self.found[event.number] = event
         elif isinstance(event, FindingKept):
             self.kept[event.number] = event
+        elif isinstance(event, FindingRepeated):
+            self.repeated[event.number] = event.entry
         elif isinstance(event, FlakyFound):
+            # The replay of a flaky entry is told first, and then how often it failed.
+            last = self.replayed[-1] if self.replayed and event.number == 0 else None
+            if last is not None and last.status == "flaky" and last.entry not in self.flaky_entries.values():
+                self.flaky_entries[len(self.flaky)] = last.entry
             self.flaky.append(event)
         elif isinstance(event, Replayed):
             self.replayed.append(event)
+        elif isinstance(event, KnownIssue):
+            self.issues.append(event)
         elif isinstance(event, Disagreement):
             self.disagreements.append(event)
         elif isinstance(event, Note):
@@ -131,8 +165,8 @@ def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iter
     if path.is_dir():
         path = path / "events.ndjson"
     try:
-        with open(path, "rb") as log:
-            for number, line in enumerate(log, 1):
+        with open(path, "rb", opener=_regular) as log:
+            for number, line in enumerate(_lines(log), 1):
                 try:
                     yield decode_event(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -140,6 +174,23 @@ def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iter
                         damaged.append(number)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror or error}") from None
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open a regular file; a pipe or a device would be waited for, or never end."""
+    opened = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return opened
+
+
+def _lines(log: BinaryIO) -> Iterator[bytes]:
+    """The lines of a log; one over the limit comes cut off, and its rest is passed over unread by anyone."""
+    while line := log.readline(MAX_LINE_BYTES):
+        yield line
+        while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            line = log.readline(MAX_LINE_BYTES)
 
 
 def read_run(directory: str | Path) -> RunData:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fiafuzz.model.case import Case
 from fiafuzz.model.factors import factors_of
 from fiafuzz.model.scene import Scene
-from strategies.tuples import Tuples, feasible_tuples
+from strategies.tuples import Literals, Tuples, feasible_tuples
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,31 @@ class Coverage:
         self._pairs = [0] * size
         self._triples = [0] * size
 
+    @property
+    def literals(self) -> Literals:
+        """The numbered words of the profile."""
+        return self._feasible.literals
+
+    def feasible_pairs(self) -> NDArray[np.bool_]:
+        """Which pairs of literals a valid call can have: [a, b] for a < b."""
+        found = np.zeros((self.literals.size, self.literals.size), np.bool_)
+        for second, bits in enumerate(self._feasible.pairs):
+            while bits:
+                low = bits & -bits
+                found[low.bit_length() - 1, second] = True
+                bits ^= low
+        return found
+
     def add(self, words: Mapping[str, str]) -> None:
         """Count one case by its factor words (``factors_of``, or the words of a plan)."""
-        literals = self._feasible.literals
-        numbers = literals.of(words)
+        numbers = self.literals.of(words)
+        self.add_numbers(numbers, len(words) - len(numbers))
+
+    def add_numbers(self, numbers: Iterable[int], unknown: int = 0) -> None:
+        """Count one case by the numbers of its words, in ascending order; ``unknown`` of its words have none."""
         self.cases += 1
-        self.unknown += len(words) - len(numbers)
-        size, seen, pairs = literals.size, 0, 0
+        self.unknown += unknown
+        size, seen, pairs = self.literals.size, 0, 0
         for number in numbers:
             self._pairs[number] |= seen
             self._triples[number] |= pairs

@@ -18,11 +18,13 @@ from fiafuzz.campaign.events import (
     FindingFound,
     FindingKept,
     FlakyFound,
+    KnownIssue,
     LegStarted,
     Note,
     PhaseFinished,
     PhaseStarted,
     Replayed,
+    RunResumed,
     RunStarted,
     Summary,
     WorkerRestarted,
@@ -52,6 +54,11 @@ def entry_block(entry: Entry, heading: str) -> str:
     lines += [f"  {'differs in' if i == 0 else '          '} {line}" for i, line in enumerate(entry.differences)]
     lines.append(f"  reproduce  {entry.reproduce}")
     return "\n".join(lines)
+
+
+def heading_of(new: bool, known: str | None) -> str:
+    """How a finding stands: covered by a known issue or the baseline, new, or kept by an earlier run."""
+    return f"known ({known})" if known else "new" if new else "again"
 
 
 class Display:
@@ -100,6 +107,10 @@ class Display:
                 self._progress.update(self._task, description=f"{self.phase}  {done} cases  {self.findings} findings")
         elif isinstance(event, RunStarted):
             self.say(f"seed {event.plan.seed}  run {event.directory}")
+        elif isinstance(event, RunResumed):
+            self.say(f"resumed after {event.cases} cases and {event.findings} findings")
+        elif isinstance(event, KnownIssue):
+            self.say(f"known issue: {event.text}")
         elif isinstance(event, LegStarted):
             self.say(f"backend {event.backend} ({event.title}), profile {event.profile}")
         elif isinstance(event, CanaryDone):
@@ -115,14 +126,15 @@ class Display:
             self.findings += 1
             self.say(f"finding {event.number}: {event.verdict.code} {title(event.verdict.code or '')}; {event.verdict.text}; shrinking")
         elif isinstance(event, FindingKept):
-            self.say(entry_block(event.entry, "new" if event.new else "known"))
+            self.say(entry_block(event.entry, heading_of(event.new, event.known)))
             if event.problem:
                 self.say(f"  not kept: {event.problem}")
         elif isinstance(event, FlakyFound):
             self.say(f"flaky: {event.verdict.code} on case {event.case.digest}, failed {event.failed} of {event.tries} times")
         elif isinstance(event, Replayed):
             if event.status not in ("passing", "unsupported"):
-                self.say(f"replay {event.entry}: {event.status}" + (f" ({event.text})" if event.text else ""))
+                known = f", known ({event.known})" if event.known else ""
+                self.say(f"replay {event.entry}: {event.status}{known}" + (f" ({event.text})" if event.text else ""))
         elif isinstance(event, Disagreement):
             self.say(f"information: {event.rule}: backend takes the side of the {event.side}; {event.text}")
         elif isinstance(event, WorkerRestarted):
@@ -133,7 +145,8 @@ class Display:
 
 
 def summary_text(summary: Summary) -> str:
-    """The end of a run for people: counts per phase and verdict, findings new and known, seed, time."""
+    """The end of a run for people: counts per phase and verdict, findings, seed, time. Findings are new, or kept by an earlier
+    run ("again"), or covered by a known issue or the baseline ("known")."""
     lines = ["", f"{summary.cases} cases in {in_words(summary.seconds)}, seed {summary.seed}"]
     if summary.phases:
         lines.append("  phases    " + ", ".join(f"{name} {n}" for name, n in summary.phases.items()))
@@ -146,12 +159,15 @@ def summary_text(summary: Summary) -> str:
         lines.append("  skipped   " + ", ".join(f"{n}: {why}" for why, n in summary.skipped.items()))
     if summary.replayed:
         lines.append("  replayed  " + ", ".join(f"{name} {n}" for name, n in summary.replayed.items()))
-    new = sum(f.new for f in summary.findings)
+    new = sum(f.new and f.known is None for f in summary.findings)
+    counting = len(summary.findings) - summary.known
     if summary.findings:
-        lines.append(f"  findings  {new} new, {len(summary.findings) - new} known")
-        for finding in summary.findings:
-            lines.append(f"    {finding.id} {'new  ' if finding.new else 'known'} {finding.title} ({finding.count} cases)")
+        lines.append(f"  findings  {new} new, {counting - new} again, {summary.known} known")
+        for finding in sorted(summary.findings, key=lambda f: f.known is not None):
+            heading = heading_of(finding.new, finding.known)
+            lines.append(f"    {finding.id} {heading:<5} {finding.title} ({finding.count} case{'s' * (finding.count != 1)})")
             lines.append(f"      {finding.reproduce}")
+    lines += [f"  known     {text}" for text in (*summary.passing_issues, *summary.expired_issues)]
     if summary.flaky:
         lines.append(f"  flaky     {summary.flaky}")
     if summary.restarts:
@@ -160,14 +176,22 @@ def summary_text(summary: Summary) -> str:
     if summary.directory:
         lines.append(f"  run       {summary.directory}")
     words = {
-        "clean": "no finding",
-        "findings": f"{len(summary.findings)} findings",
+        "clean": f"no finding that is not known ({summary.known} known)" if summary.known else "no finding",
+        "findings": _findings_in_words(counting, summary),
         "interrupted": "interrupted; what was found so far is kept",
         "nothing": "nothing was selected",
-        "broken": "fiafuzz itself failed; the result does not count",
+        "broken": "nothing was tested" if summary.refused else "fiafuzz itself failed; the result does not count",
     }
     lines.append(words.get(summary.status, summary.status))
     return "\n".join(lines)
+
+
+def _findings_in_words(counting: int, summary: Summary) -> str:
+    parts = [f"{counting} finding{'s' * (counting != 1)}"] if counting or not summary.passing_issues else []
+    many = len(summary.passing_issues)
+    if many:
+        parts.append(f"{many} known issue{'s pass' if many != 1 else ' passes'} now and must be removed")
+    return ", ".join(parts)
 
 
 def on_terminal() -> bool:

@@ -9,13 +9,26 @@ import click
 from click.core import ParameterSource
 
 from fiafuzz.model.profiles import DEFAULT_PROFILE
+from reports.formats import FORMATS
 
 from .durations import Duration
-from .main import EXIT_CLEAN, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_USAGE, Unavailable, UserError
+from .main import (
+    EXIT_CLEAN,
+    EXIT_FINDINGS,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    Unavailable,
+    UserError,
+)
 from .options import known_profile
+from .resuming import check_examples, memory_options, past_of, plan_of
+from .worker_options import check_ray, worker_options, workers_of
 
 PHASES = ("replay", "sweep", "pairwise", "explore", "bulk")
-REPORTS = ("html", "junit")
+REPORTS = tuple(FORMATS)
 EXIT_OF = {
     "clean": EXIT_CLEAN,
     "findings": EXIT_FINDINGS,
@@ -47,7 +60,7 @@ def comma_list(known: tuple[str, ...]) -> Any:
     multiple=True,
     metavar="NAME",
     callback=known_profile,
-    help=f"Profile to hold for; may be repeated. [default: {DEFAULT_PROFILE}, or the one under which a planted fault shows]",
+    help=f"Profile to hold for; may be repeated. [default: {DEFAULT_PROFILE}, or that of the device or of a planted fault]",
 )
 @click.option(
     "--backend",
@@ -75,19 +88,27 @@ def comma_list(known: tuple[str, ...]) -> Any:
     "--select", multiple=True, metavar="GROUP|RULE", help="Only faults and boundaries of this parameter group or rule; may be repeated."
 )
 @click.option("--ignore", multiple=True, metavar="GROUP|RULE", help="Leave this parameter group or rule out; may be repeated.")
-@click.option("-w", "--workers", default=1, show_default=True, type=click.IntRange(1, 256), help="Worker processes.")
+@worker_options
 @click.option("--corpus", default="corpus", show_default=True, metavar="DIR", help="Where old findings are read and new ones are kept.")
+@click.option("--build", default="", metavar="NAME", help="Name of the build that is tested, for 'fiafuzz history'.")
 @click.option("--out", metavar="DIR", help="Run directory. [default: .fiafuzz/runs/<start>-<seed>]")
 @click.option(
     "--report",
     "reports",
     metavar="LIST",
     callback=comma_list(REPORTS),
-    help=f"Comma-separated reports to write into the run directory: {', '.join(REPORTS)}.",
+    help=f"Comma-separated reports to write into the run directory: {', '.join(REPORTS)}. github is printed on standard output as well.",
+)
+@click.option(
+    "--events",
+    "events_to",
+    metavar="FILE|-",
+    help='Also write each event to FILE as it comes, one JSON object a line; "-" is standard output. [see: fiafuzz schema events]',
 )
 @click.option("--standard", default="", metavar="NAME", help="Precision standard by its pinned name. [default: the fuzzer's own gate]")
 @click.option("--time-limit", type=Duration(), default="10s", show_default=True, help="Time that one case may take.")
 @click.option("--no-shrink", is_flag=True, help="Keep findings as they were found.")
+@memory_options
 @click.option("--json", "as_json", is_flag=True, help="Write the summary as one JSON object on standard output.")
 @click.pass_context
 def command(
@@ -101,25 +122,41 @@ def command(
     phases: tuple[str, ...] | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
-    workers: int,
+    workers: int | None,
+    devices: tuple[str, ...],
+    ray: str | None,
     corpus: str,
+    build: str,
     out: str | None,
     reports: tuple[str, ...] | None,
+    events_to: str | None,
     standard: str,
     time_limit: float,
     no_shrink: bool,
+    resume: str | None,
+    examples: str,
+    baseline: str | None,
+    baseline_update: bool,
+    baseline_prune: bool,
     as_json: bool,
 ) -> None:
     """Generate calls, predict what must happen, run a backend, judge, shrink what fails, and keep it in the corpus.
 
-    Exit code 0: clean, 1: findings, 130: interrupted (what was found so far is kept).
+    Exit code 0: clean, 1: findings, 130: interrupted (what was found so far is kept; --resume goes on). Findings that corpus/known.toml or
+    the baseline covers are told and do not fail the run.
     """
     from fiafuzz.campaign.plan import Plan, PlanError, check, new_seed
 
     from .backends import usable_backends
 
     check_standard(standard)
+    check_reports(reports or (), events_to, as_json)
+    check_ray(ray)
+    if resume is not None:
+        raise click.exceptions.Exit(go_on(context, resume, reports or (), as_json, events_to))
+    check_examples(examples)
     chosen = usable_backends(backends or ("cpu",))
+    own_profile = not profiles
     profiles, mode = where_faults_show(
         chosen, profiles, mode, mode_given=context.get_parameter_source("mode") is not ParameterSource.DEFAULT
     )
@@ -133,18 +170,40 @@ def command(
         ignore=ignore,
         max_time=max_time if max_time or max_cases else 60.0,
         max_cases=max_cases,
-        workers=workers,
+        workers=workers_of(workers, devices, ray),
+        devices=devices,
+        ray=ray,
+        own_profile=own_profile,
         corpus=corpus,
+        build=build,
         out=out,
         standard=standard,
         time_limit=time_limit,
         shrink=not no_shrink,
+        examples=examples,
+        baseline=baseline,
+        baseline_update=baseline_update,
+        baseline_prune=baseline_prune,
     )
     try:
         check(plan)
     except PlanError as error:
         raise UserError(str(error)) from None
-    raise click.exceptions.Exit(run(plan, reports or (), as_json))
+    raise click.exceptions.Exit(run(plan, reports or (), as_json, events_to))
+
+
+def go_on(context: click.Context, directory: str, reports: tuple[str, ...], as_json: bool, events_to: str | None) -> int:
+    """Go on with a run that was killed or interrupted; returns the exit code. One that has finished is told, with its result."""
+    from .backends import usable_backends
+
+    past = past_of(directory)
+    plan = plan_of(context, past)
+    if past.complete:
+        click.echo(f"{directory}: this run has finished; nothing is left to run", err=True)
+        return show_end(past.finished, directory, reports, as_json, events_to)
+    check_examples(plan.examples)
+    usable_backends(plan.backends)
+    return run(plan, reports, as_json, events_to, past)
 
 
 def where_faults_show(backends: tuple[str, ...], profiles: tuple[str, ...], mode: str, *, mode_given: bool) -> tuple[tuple[str, ...], str]:
@@ -168,30 +227,55 @@ def check_standard(name: str) -> None:
             raise UserError(f"unknown standard {name!r}; known: {', '.join(STANDARDS)}")
 
 
-def run(plan: Any, reports: tuple[str, ...], as_json: bool) -> int:
+def check_reports(names: tuple[str, ...], events_to: str | None, as_json: bool) -> None:
+    """UserError or Unavailable for reports that could not be written: better before the run than after it."""
+    from reports.formats import MissingExtra
+
+    if as_json and events_to == "-":
+        raise UserError("--json and --events - both write to standard output; the last event has the summary")
+    for name in names:
+        try:
+            FORMATS[name].check()
+        except MissingExtra as error:
+            raise Unavailable(str(error)) from None
+
+
+def run(plan: Any, reports: tuple[str, ...], as_json: bool, events_to: str | None = None, past: Any = None) -> int:
     """Run a plan, show it, write the reports; returns the exit code."""
     from fiafuzz.backends.protocol import BackendUnavailable
+    from fiafuzz.campaign.baseline import BaselineError
     from fiafuzz.campaign.corpus import CorpusError
     from fiafuzz.campaign.engine import run_campaign
     from fiafuzz.campaign.events import RunFinished
+    from fiafuzz.campaign.known import KnownError
+    from fiafuzz.campaign.resume import ResumeError
     from fiafuzz.campaign.rundir import RunDirError
 
-    from .display import Display, on_terminal, summary_text
+    from .display import Display, on_terminal
+    from .event_sink import EventSink
 
     summary: Any = None
     try:
-        with Display(on_terminal(), quiet=False) as display:
-            for event in run_campaign(plan):
+        with Display(on_terminal(), quiet=False) as display, EventSink(events_to) as sink:
+            for event in run_campaign(plan, past=past):
+                sink.take(event)
                 display.take(event)
                 if isinstance(event, RunFinished):
                     summary = event.summary
     except BackendUnavailable as error:
         raise Unavailable(str(error)) from None
-    except (CorpusError, RunDirError) as error:
+    except (BaselineError, CorpusError, KnownError, ResumeError, RunDirError) as error:
         raise UserError(str(error)) from None
     if summary is None:
         return EXIT_INTERNAL
-    failed = write_reports(summary.directory, reports)
+    return show_end(summary, summary.directory, reports, as_json, events_to)
+
+
+def show_end(summary: Any, directory: str, reports: tuple[str, ...], as_json: bool, events_to: str | None) -> int:
+    """Write the reports of a run that is over and show its summary; returns the exit code."""
+    from .display import summary_text
+
+    failed = write_reports(directory, reports, print_on_stderr=as_json or events_to == "-")
     if as_json:
         import msgspec
 
@@ -199,30 +283,27 @@ def run(plan: Any, reports: tuple[str, ...], as_json: bool) -> int:
     click.echo(summary_text(summary), err=True)
     for problem in failed:
         click.echo(f"fiafuzz: {problem}", err=True)
+    if summary.refused:
+        return EXIT_UNAVAILABLE
     return EXIT_USAGE if failed and summary.status == "clean" else EXIT_OF.get(summary.status, EXIT_INTERNAL)
 
 
-def write_reports(directory: str, names: tuple[str, ...]) -> list[str]:
-    """Write the reports of a run into its directory; returns what could not be written, a line each."""
-    if not names:
-        return []
-    from fiafuzz.campaign.corpus import write_whole
-    from reports.html import html_page
-    from reports.junit import junit_xml
-    from reports.run_data import RunError, read_run
-
-    problems = []
+def write_reports(directory: str, names: tuple[str, ...], *, print_on_stderr: bool = False) -> list[str]:
+    """Write the reports of a run into its directory, and print those that are meant to be; returns what could not be written, a
+    line each. A report that cannot be made never hides the result of the run."""
     from pathlib import Path
 
-    try:
-        data = read_run(directory)
-    except RunError as error:
-        return [str(error)]
+    problems = []
     for name in names:
-        target = Path(os.path.join(directory, "report.html" if name == "html" else "junit.xml"))
+        made = FORMATS[name]
+        target = Path(os.path.join(directory, made.file))
         try:
-            write_whole(target, html_page(data).encode() if name == "html" else junit_xml(data))
+            made.save([Path(directory)], target)
+            if made.shown:
+                click.echo(target.read_bytes(), nl=False, err=print_on_stderr)
             click.echo(f"report {target}", err=True)
         except OSError as error:
             problems.append(f"{target}: {error.strerror or error}")
+        except Exception as error:
+            problems.append(f"report {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
     return problems
