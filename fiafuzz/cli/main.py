@@ -18,6 +18,7 @@ EXIT_UNAVAILABLE, EXIT_NOTHING, EXIT_INTERRUPTED = 4, 5, 130
 VERBS: dict[str, tuple[str, str]] = {
     "fuzz": ("fuzz", "Generate calls, predict, run a backend, judge, shrink and keep what does not agree."),
     "replay": ("replay", "Run kept or single cases again: fixed, failing, flaky or new."),
+    "corpus": ("corpus", "List, show, check, merge and thin out kept findings."),
     "generate": ("generate", "Print generated cases, one JSON object a line."),
     "predict": ("predict", "Say what the operator must answer to each case, and why."),
     "reference": ("reference", "Compute the expected outputs of a case, from its fills or from dumped inputs."),
@@ -25,7 +26,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "shrink": ("shrink", "Make a failing case as small and plain as possible."),
     "constraints": ("constraints", "List, show and check the rules."),
     "import": ("import_cases", "Turn case files of the operator's own suites into cases."),
+    "export": ("export", "Hand over cases as programs, tests and case files that need no fiafuzz."),
+    "report": ("report", "Write a run, or several, down: a page for people, files for CI systems and tables."),
     "coverage": ("coverage", "Count which scene factors, pairs and triples a set of cases reaches."),
+    "history": ("history", "Compare nightly runs: new, fixed and flaky findings, coverage, rules that changed sides."),
+    "bisect": ("bisect", "Find the first bad build of an ordered list."),
+    "schema": ("schema", "Print a published JSON schema: events, case, entry, tables, config."),
+    "config": ("show_config", "Show the value of every option and where it comes from."),
     "backends": ("backends", "List the backends and what each can run."),
     "selftest": ("selftest", "Hunt the planted faults and print which are found, how soon and how small they become."),
     "doctor": ("doctor", "Check this machine: versions, backends, what is missing and the next step."),
@@ -58,11 +65,7 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of that name."""
-        if name not in VERBS:
-            return None
-        module = import_module(f"fiafuzz.cli.{VERBS[name][0]}")
-        command: click.Command = module.command
-        return command
+        return verb_command(name) if name in VERBS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs with their one-line help, without importing them."""
@@ -70,24 +73,58 @@ class Verbs(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def verb_command(name: str) -> click.Command:
+    """The command of a verb, imported now."""
+    module = import_module(f"fiafuzz.cli.{VERBS[name][0]}")
+    command: click.Command = module.command
+    return command
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "auto_envvar_prefix": "FIAFUZZ"},
+)
 @click.version_option(__version__, prog_name="fiafuzz")
-def cli() -> None:
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="Configuration file. [default: the nearest fiafuzz.toml, or pyproject.toml with [tool.fiafuzz], upwards]",
+)
+@click.option("--no-config", is_flag=True, help="Read no configuration file.")
+@click.option("--show-config", is_flag=True, help="Show what the rest of the command line would run with, and where each value comes from.")
+@click.pass_context
+def cli(ctx: click.Context, config: str | None, no_config: bool, show_config: bool) -> None:
     """Fuzz and check Ascend CANN's FusedInferAttentionScore.
 
     Exit codes: 0 clean, 1 findings, 2 usage or unreadable input, 3 internal error, 4 the backend cannot run here,
     5 nothing selected, 130 interrupted.
     """
+    from .config import apply
+
+    apply(ctx, ctx.invoked_subcommand)
+
+
+def shown_instead(arguments: list[str]) -> list[str]:
+    """The command line with the verb config before its verb when it says --show-config, which may stand anywhere before a "--"."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--show-config" not in arguments[:end]:
+        return arguments
+    rest = [a for i, a in enumerate(arguments) if i >= end or a != "--show-config"]
+    at = next((i for i, a in enumerate(rest) if a in VERBS and (i == 0 or rest[i - 1] != "--config")), len(rest))
+    return [*rest[:at], "config", *rest[at:]]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with the documented exit code."""
     try:
-        code = cli.main(args=arguments, prog_name="fiafuzz", standalone_mode=False)
+        given = shown_instead(sys.argv[1:] if arguments is None else arguments)
+        code = cli.main(args=given, prog_name="fiafuzz", standalone_mode=False)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.UsageError as error:
-        hint = f" Try '{error.ctx.command_path} --help'." if error.ctx else ""
+        from .config import blame
+
+        hint = blame(error) or (f" Try '{error.ctx.command_path} --help'." if error.ctx else "")
         click.echo(f"fiafuzz: {' '.join(error.format_message().split())}{hint}", err=True)
         code = EXIT_USAGE
     except click.ClickException as error:
