@@ -31,9 +31,8 @@ class Ran:
         return lines[0]
 
 
-@pytest.fixture
-def fiafuzz(tmp_path: Path) -> Callable[..., Ran]:
-    """Run ``fiafuzz ARGUMENTS`` in an empty directory."""
+def fiafuzz_in(where: Path) -> Callable[..., Ran]:
+    """Something that runs ``fiafuzz ARGUMENTS`` in a directory."""
 
     def run(*arguments: str, stdin: str | bytes = b"", timeout: float = 240, env: dict[str, str] | None = None) -> Ran:
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -42,7 +41,7 @@ def fiafuzz(tmp_path: Path) -> Callable[..., Ran]:
             [sys.executable, "-m", "fiafuzz.cli.main", *arguments],
             input=data,
             capture_output=True,
-            cwd=tmp_path,
+            cwd=where,
             env=environment,
             timeout=timeout,
             check=False,
@@ -50,3 +49,9 @@ def fiafuzz(tmp_path: Path) -> Callable[..., Ran]:
         return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
     return run
+
+
+@pytest.fixture
+def fiafuzz(tmp_path: Path) -> Callable[..., Ran]:
+    """Run ``fiafuzz ARGUMENTS`` in an empty directory."""
+    return fiafuzz_in(tmp_path)
