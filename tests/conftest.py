@@ -1,0 +1,34 @@
+"""Fixtures for every folder of tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.standin_cann.build import Build, StandinUnavailable, build
+from tests.standin_cann.environment import standin_environment
+
+
+@pytest.fixture(scope="session")
+def standin() -> Build:
+    """The stand-in CANN. Without it the test is skipped with the reason, or fails where FIAFUZZ_REQUIRE_ALL=1."""
+    try:
+        return build()
+    except StandinUnavailable as error:
+        if os.environ.get("FIAFUZZ_REQUIRE_ALL") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def standin_env(standin: Build) -> Callable[..., dict[str, str]]:
+    """The whole environment of a child process on the stand-in; arguments as for ``standin_environment``."""
+
+    def environment(**settings: object) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ASCEND_", "STANDIN_"))}
+        cache = {"STANDIN_CACHE": os.environ["STANDIN_CACHE"]} if "STANDIN_CACHE" in os.environ else {}
+        return {**kept, **cache, **standin_environment(standin, **settings)}  # type: ignore[arg-type]
+
+    return environment
