@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,11 +30,14 @@ from fiafuzz.campaign.events import (
     Summary,
     decode_event,
 )
+from fiafuzz.campaign.rundir import check_log
 
 from .coverage import RuleCoverage
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A line of a log that is longer is none of ours."""
+MAX_DAMAGED = 100_000
+"""A log with more lines that cannot be read is none."""
 
 
 class RunError(ValueError):
@@ -161,7 +162,7 @@ def gather(events: Iterable[Event]) -> RunData:
 def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iterator[Event]:
     """Events of a run directory (or of an events.ndjson file). Lines that cannot be read, as a killed run may leave one at its end,
     are passed over; their numbers are put into ``damaged``. RunError when there is no log."""
-    path = Path(directory)
+    path, unread = Path(directory), 0
     if path.is_dir():
         path = path / "events.ndjson"
     try:
@@ -170,6 +171,9 @@ def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iter
                 try:
                     yield decode_event(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    unread += 1
+                    if unread > MAX_DAMAGED:
+                        raise RunError(f"{path}: more than {MAX_DAMAGED} lines are no events") from None
                     if damaged is not None:
                         damaged.append(number)
     except OSError as error:
@@ -179,9 +183,11 @@ def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iter
 def _regular(path: str, flags: int) -> int:
     """Open a regular file; a pipe or a device would be waited for, or never end."""
     opened = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
+    try:
+        check_log(opened)
+    except OSError:
         os.close(opened)
-        raise OSError(errno.EINVAL, "not a regular file")
+        raise
     return opened
 
 

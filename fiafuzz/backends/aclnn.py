@@ -89,8 +89,8 @@ class AclnnBackend:
             "own",
             blind=True,
             versions={
-                "SoC": runtime.soc,
-                "CANN": runtime.version() or "unknown",
+                "soc": runtime.soc,
+                "cann": runtime.version() or "unknown",
                 **look().versions,
                 "device": f"{runtime.device} of {runtime.devices} visible",
                 "libraries": ", ".join(sorted({_build(libraries.paths[function_name(a)]) for a in apis})),

@@ -51,6 +51,7 @@ MAX_RELATED_SECONDS = 1.0
 MAX_RATIO = 1e30
 """What stands for an infinite error ratio."""
 OOM_NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
+KINDS = frozenset({"ok", "reject", "unsupported", "crash", "hang", "oom", "lost", "error"})
 FATAL_KINDS = frozenset({"crash", "hang", "lost"})
 """Outcomes after which a process is not trusted with another case, whether the backend says so or not."""
 
@@ -337,8 +338,8 @@ def is_fatal(outcome: Outcome) -> bool:
 
 def ended_as(outcome: Outcome, spent: Seconds) -> Result:
     """The result of a run that did not come back with outputs."""
-    message = clean(outcome.message)
-    return Result(outcome.kind, outcome.code, outcome.stage, message, outcome.signal, seconds=spent, fatal=is_fatal(outcome))
+    message, stage = clean(outcome.message), None if outcome.stage is None else clean(outcome.stage, 80)
+    return Result(outcome.kind, outcome.code, stage, message, outcome.signal, seconds=spent, fatal=is_fatal(outcome))
 
 
 def run_guarded(backend: Backend, case: Case, scene: Scene, tensors: Tensors, outputs: Arrays) -> Outcome:
@@ -351,7 +352,21 @@ def run_guarded(backend: Backend, case: Case, scene: Scene, tensors: Tensors, ou
         return Outcome(kind, message=in_words(error))
     if not isinstance(outcome, Outcome):
         return Outcome("error", message=clean(f"the backend returned {type(outcome).__name__} instead of an Outcome"))
-    return outcome
+    wrong = not_as_declared(outcome)
+    return Outcome("error", message=clean(f"the backend returned an Outcome whose {wrong}")) if wrong else outcome
+
+
+def not_as_declared(outcome: Outcome) -> str:
+    """What is wrong with the fields of an outcome, "" when nothing is: a dataclass takes anything, the wire and the verdict do not."""
+    if not isinstance(outcome.kind, str) or outcome.kind not in KINDS:
+        return f"kind is {outcome.kind!r:.60}"
+    for name in ("code", "signal"):
+        value = getattr(outcome, name)
+        if value is not None and (not isinstance(value, int) or abs(value) >= 1 << 63):
+            return f"{name} is {type(value).__name__} {value!r:.60}"
+    if outcome.stage is not None and not isinstance(outcome.stage, str):
+        return f"stage is {type(outcome.stage).__name__}"
+    return ""
 
 
 def poisoned(case: Case) -> Arrays:

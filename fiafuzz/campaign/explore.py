@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -278,25 +277,46 @@ def _same(known: Known, found: Settled) -> bool:
 
 
 @contextlib.contextmanager
-def _at_home(directory: Path) -> Iterator[None]:
-    """What Hypothesis keeps for itself goes into a directory of the run, not into the one that the user happens to be in."""
+def _homeless() -> Iterator[None]:
+    """Hypothesis keeps caches of its own in .hypothesis below the directory that the user happens to be in, and temporary files of
+    them when it is killed. It gets a directory that cannot be made, and does without; examples have their own place."""
     from hypothesis import configuration
 
     name = "__hypothesis_home_directory"
     before = getattr(configuration, name, None)
     if before is None and not os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY"):
-        configuration.set_hypothesis_home_dir(directory)
+        configuration.set_hypothesis_home_dir(os.path.join(os.devnull, "hypothesis"))
     try:
         yield
     finally:
         configuration.set_hypothesis_home_dir(before)
 
 
+@contextlib.contextmanager
+def _sealed() -> Iterator[None]:
+    """Hypothesis now and then draws constants that it finds in the sources of modules which happen to be imported and are not
+    installed. The same seed must give the same cases, resumed or not and whatever else the process has loaded, so it finds none.
+    There is no setting for that; a version without these names does no such thing."""
+    from hypothesis.internal.conjecture import providers as module
+
+    providers: Any = module
+    names = ("_get_local_constants", "CONSTANTS_CACHE", "Constants")
+    if not all(hasattr(providers, name) for name in names):
+        yield
+        return
+    found, cache, nothing = providers._get_local_constants, providers.CONSTANTS_CACHE, providers.Constants()
+    providers._get_local_constants, providers.CONSTANTS_CACHE = lambda: nothing, type(cache)(1024)
+    try:
+        yield
+    finally:
+        providers._get_local_constants, providers.CONSTANTS_CACHE = found, cache
+
+
 def explore(
     leg: Leg, end: Optional[float], cases: Optional[int], state: PhaseState
 ) -> Generator[Event, None, str]:
     """Run the explore phase of a leg, on from what ``state`` has of it; returns why it ended."""
-    with _at_home(leg.campaign.directory.path / EXAMPLES):
+    with _homeless(), _sealed():
         return (yield from _explore(leg, end, cases, state))
 
 

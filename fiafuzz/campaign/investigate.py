@@ -26,7 +26,7 @@ from .failures import Confirmed, Failure, Flaky, Kept, Known, Repeat, Step
 from .plain_starts import plain_faults
 from .plan import Plan
 from .results import Result
-from .schedulers.protocol import Completed, Scheduler
+from .schedulers.protocol import Completed, Scheduler, SchedulerError
 from .shrink import shrink, stripped
 from .triage import Signature, describe, family, features_of, may_explain, signature_of
 from .verdict import FINDING, PROCESS_CODES, Foreseen, Verdict, decide, foreseen, gives_values
@@ -77,6 +77,8 @@ class Investigator:
     """Seconds of the slowest case that ended in time."""
     death_seconds: float = 0.0
     effort: Effort = field(init=False)
+    _confirmed: Optional[Failure] = None
+    """The failure that is being looked into, once it has come again."""
     _job: int = -1
 
     def __post_init__(self) -> None:
@@ -139,22 +141,31 @@ class Investigator:
 
     def look_into(self, failure: Failure) -> Iterator[Step]:
         """Confirm, shrink and keep one failure. Yields Flaky, or Repeat, or Confirmed and then Kept (or Flaky after
-        all). A failure that took its device with it is kept as it is: nothing is run again that might take another."""
+        all). A failure that took its device with it is kept as it is: nothing is run again that might take another. So is
+        one that has come again when no worker is left, or the user is out of patience; then the exception goes on."""
         told = False
         gone: Optional[Failure] = failure if failure.gone else None
+        end: Optional[BaseException] = None
+        self._confirmed = None
         if gone is None:
             try:
                 for step in self._look_closely(failure):
                     told = told or isinstance(step, Confirmed)
                     yield step
                 return
-            except _Gone as end:
-                gone = end.failure
+            except _Gone as last:
+                gone = last.failure
+            except (SchedulerError, KeyboardInterrupt) as cut:
+                if self._confirmed is None:
+                    raise
+                gone, end = self._confirmed, cut
         if not told:
             yield Confirmed(gone)
         signature = signature_of(self.backend, gone.verdict, gone.error, gone.case)
         known = self._known_by(signature)
         yield Repeat(gone, known) if known is not None else self._keep(signature, gone, gone, 0, 0.0)
+        if end is not None:
+            raise end
 
     def _look_closely(self, failure: Failure) -> Iterator[Step]:
         again, failed = self._again(failure)
@@ -162,6 +173,7 @@ class Investigator:
             yield Flaky(failure, failed, TRIES + 1)
             return
         failure, began = again, monotonic()
+        self._confirmed = failure
         early = failure.result.deadly and not self._alike(failure)
         if early:  # shrinking takes long where every success is a death: first of all it is told
             yield Confirmed(failure)

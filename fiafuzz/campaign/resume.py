@@ -159,9 +159,12 @@ class Past:
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing to go on with: the run came to its end, and not because something stopped it."""
+        """Whether there is nothing to go on with: the run came to its end, not because something stopped it, and the corpus had
+        room for all that it found."""
         done = self.finished
         if done is None or done.interrupted or done.status == "broken":
+            return False
+        if any(kept.path is None for kept in self.tally.findings.values()):
             return False
         return not any(leg.unfinished for leg in self.legs.values())
 

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import io
 import os
+import stat
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +28,7 @@ BASE = Path(".fiafuzz")
 EVENTS, RECORD, IGNORE = "events.ndjson", "run.json", ".gitignore"
 EXAMPLES = "hypothesis"
 """Where the explore phase remembers what it has seen, unless it is told to do so elsewhere."""
+MAX_LOG_BYTES = 1 << 36
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Lines of a log that are longer are no events."""
 
@@ -115,6 +117,15 @@ def _opened(path: Path) -> io.FileIO:
     return log
 
 
+def check_log(fd: int) -> None:
+    """OSError when an open file cannot be a log: a pipe would be waited for, a device never ends."""
+    state = os.fstat(fd)
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if state.st_size > MAX_LOG_BYTES:
+        raise OSError(errno.EFBIG, f"{state.st_size} bytes are over the limit of {MAX_LOG_BYTES}")
+
+
 def log_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a log: where each ends (bytes from the start) and its text with the line end, if it has one.
 
@@ -122,6 +133,7 @@ def log_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb", buffering=1 << 20) as log:
+        check_log(fd)
         end = 0
         while line := log.readline(MAX_LINE_BYTES):
             end += len(line)

@@ -153,9 +153,9 @@ def show_verb(what: tuple[str, ...], root: str, as_json: bool) -> int:
             click.echo(as_json_text({**as_data(found), "case": case_to_dict(found.case)}))
         else:
             environment = ", ".join(f"{k} {v}" for k, v in found.environment.items())
-            text = f"{entry_block(found, found.profile)}\n  first seen {found.first_seen} with seed {found.seed}"
-            text += f"\n  versions   {environment}"
-            click.echo("\n".join(clean(line, 2000) for line in text.split("\n")))
+            click.echo(entry_block(found, found.profile))
+            say(f"  first seen {found.first_seen} with seed {found.seed}")
+            say(f"  versions   {environment}")
     complain(bad)
     return EXIT_USAGE if bad else EXIT_CLEAN
 

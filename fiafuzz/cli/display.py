@@ -35,6 +35,7 @@ from .durations import in_words
 
 def entry_block(entry: Entry, heading: str) -> str:
     """A finding for people: what, expected against got, the rule, the parameters that matter, the reproduce line."""
+    from fiafuzz.campaign.results import clean
     from oracles.constraints.catalogue import rule_by_id
     from oracles.constraints.statements import cite_text
 
@@ -53,7 +54,7 @@ def entry_block(entry: Entry, heading: str) -> str:
         lines.append(f"  rule       {rule.id} {rule.title} [{cite_text(rule.cites)}]")
     lines += [f"  {'differs in' if i == 0 else '          '} {line}" for i, line in enumerate(entry.differences)]
     lines.append(f"  reproduce  {entry.reproduce}")
-    return "\n".join(lines)
+    return "\n".join(clean(line).replace("\n", "\n             ") for line in lines)
 
 
 def heading_of(new: bool, known: str | None) -> str:

@@ -12,7 +12,7 @@ import click
 
 from fiafuzz.model.profiles import PROFILES
 
-from .main import EXIT_CLEAN, EXIT_NOTHING, EXIT_USAGE, UserError
+from .main import EXIT_CLEAN, EXIT_NOTHING, EXIT_USAGE, UserError, complain
 from .options import Reader, profile_option
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def command(what: tuple[str, ...], form: str, target: str | None, name: str | No
     problems: list[str] = []
     items = [item for item in _items(what, corpus, profile, problems) if name is None or item.name == name]
     for text in problems[:20]:
-        click.echo(f"fiafuzz: {text}", err=True)
+        complain(text)
     if not items:
         if problems:
             raise click.exceptions.Exit(EXIT_USAGE)

@@ -22,6 +22,7 @@ from .main import (
     EXIT_USAGE,
     Unavailable,
     UserError,
+    complain,
 )
 from .options import known_profile
 from .resuming import check_examples, memory_options, past_of, plan_of
@@ -282,7 +283,7 @@ def show_end(summary: Any, directory: str, reports: tuple[str, ...], as_json: bo
         click.echo(msgspec.json.encode(summary).decode())
     click.echo(summary_text(summary), err=True)
     for problem in failed:
-        click.echo(f"fiafuzz: {problem}", err=True)
+        complain(problem)
     if summary.refused:
         return EXIT_UNAVAILABLE
     return EXIT_USAGE if failed and summary.status == "clean" else EXIT_OF.get(summary.status, EXIT_INTERNAL)

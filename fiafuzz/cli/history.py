@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .main import EXIT_CLEAN, EXIT_NOTHING, EXIT_USAGE, UserError
+from .main import EXIT_CLEAN, EXIT_NOTHING, EXIT_USAGE, UserError, complain
 from .options import json_option
 
 RUNS = Path(".fiafuzz") / "runs"
@@ -24,7 +24,7 @@ MAX_LINES = 20
     "labels",
     multiple=True,
     metavar="RUN=BUILD",
-    help="Name of the build that a run tested; may be repeated. [default: its --build, else its CANN, operator package and torch_npu versions]",
+    help="Name of the build that a run tested; may be repeated. [default: its --build, else versions of CANN, operators, torch_npu]",
 )
 @click.option("--last", type=click.IntRange(1), help="Show the last so many runs only; the earlier ones still count for what is new.")
 @click.option("--html", "page", metavar="FILE", help="Also write a page with the trends.")
@@ -48,7 +48,7 @@ def command(runs: tuple[str, ...], labels: tuple[str, ...], last: int | None, pa
             records.append(read_record(path))
         except RunError as error:
             bad += 1
-            click.echo(f"fiafuzz: {error}", err=True)
+            complain(str(error))
     rows = compare(records, _labels(labels, records))
     if last is not None:
         kept = list(dict.fromkeys(row.run for row in rows))[-last:]
@@ -130,11 +130,11 @@ def _table(rows: Any) -> str:
         ]
         for row in rows
     ]
-    text = [clean(line) for line in _aligned(head, body, left=5)]
+    text = [clean(line).replace("\n", " ") for line in _aligned(head, body, left=5)]
     for row in rows:
         changes = _changes(row)
         if changes:
-            text += ["", clean(f"{row.build} ({row.run}, {row.backend}, {row.profile})"), *changes]
+            text += ["", clean(f"{row.build} ({row.run}, {row.backend}, {row.profile})").replace("\n", " "), *changes]
     return "\n".join(text)
 
 
@@ -156,7 +156,7 @@ def _changes(row: Any) -> list[str]:
         lines.append(f"  flip    {flip.rule} {flip.title}: {flip.before} in {flip.since}, now {flip.after}")
     if len(row.flips) > MAX_LINES:
         lines.append(f"  flip    and {len(row.flips) - MAX_LINES} more (--json lists all)")
-    return [clean(line) for line in lines]
+    return [clean(line).replace("\n", " ") for line in lines]
 
 
 def _aligned(head: list[str], body: list[list[str]], left: int) -> list[str]:

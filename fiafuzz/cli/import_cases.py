@@ -13,7 +13,7 @@ import click
 
 from fiafuzz.model.profiles import DEFAULT_PROFILE, PROFILES
 
-from .main import EXIT_NOTHING, UserError
+from .main import EXIT_NOTHING, UserError, complain
 from .options import Reader, profile_option
 
 
@@ -38,7 +38,7 @@ def command(file: str, form: str, profile: str | None, target: str | None) -> No
     for record, complaint in _jsonl(file, profile) if form == "jsonl" else _vendor(file, form, chosen):
         if complaint is not None:
             unmapped += 1
-            click.echo(f"fiafuzz: {complaint}", err=True)
+            complain(complaint, 1000)
             continue
         mapped += 1
         line = msgspec.json.encode(record) + b"\n"

@@ -40,6 +40,13 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+def complain(text: str, limit: int = 4000) -> None:
+    """One line on stderr after the program's name. What is foreign in it can neither move a terminal nor begin a line."""
+    from fiafuzz.campaign.results import clean
+
+    click.echo(f"fiafuzz: {clean(text, limit)}".replace("\n", " "), err=True)
+
+
 class UserError(click.ClickException):
     """Something that the user gave is wrong: one line on stderr, exit 2."""
 
@@ -47,7 +54,7 @@ class UserError(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print the one line."""
-        click.echo(f"fiafuzz: {self.format_message()}", err=True)
+        complain(self.format_message())
 
 
 class Unavailable(UserError):
@@ -125,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
         from .config import blame
 
         hint = blame(error) or (f" Try '{error.ctx.command_path} --help'." if error.ctx else "")
-        click.echo(f"fiafuzz: {' '.join(error.format_message().split())}{hint}", err=True)
+        complain(f"{' '.join(error.format_message().split())}{hint}")
         code = EXIT_USAGE
     except click.ClickException as error:
         error.show()
@@ -141,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
         if os.environ.get("FIAFUZZ_DEBUG"):
             traceback.print_exc()
         text = " ".join(str(error).split())[:300]
-        click.echo(f"fiafuzz: internal error: {type(error).__name__}: {text} (FIAFUZZ_DEBUG=1 prints where)", err=True)
+        complain(f"internal error: {type(error).__name__}: {text} (FIAFUZZ_DEBUG=1 prints where)")
         code = EXIT_INTERNAL
     sys.exit(code if isinstance(code, int) else EXIT_CLEAN)
 

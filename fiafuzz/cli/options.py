@@ -11,7 +11,7 @@ import click
 from fiafuzz.model.profiles import PROFILES
 from fiafuzz.model.records import BadRecord, ReadError, Record, read_records
 
-from .main import EXIT_USAGE, UserError
+from .main import EXIT_USAGE, UserError, complain
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_COMPLAINTS = 20
@@ -56,18 +56,21 @@ class Reader:
             for record in read_records(self.path):
                 if isinstance(record, BadRecord):
                     self.bad += 1
-                    if self.bad <= MAX_COMPLAINTS:
-                        click.echo(f"fiafuzz: {record}", err=True)
+                    self._complain(str(record))
                     continue
                 if record.profile is not None and record.profile not in PROFILES:
                     self.bad += 1
-                    click.echo(f"fiafuzz: {record.where}: unknown profile {record.profile!r} (at $.profile)", err=True)
+                    self._complain(f"{record.where}: unknown profile {record.profile!r} (at $.profile)")
                     continue
                 yield record
         except ReadError as error:
             raise UserError(str(error)) from None
         if self.bad > MAX_COMPLAINTS:
             click.echo(f"fiafuzz: {self.path}: {self.bad - MAX_COMPLAINTS} more unreadable records", err=True)
+
+    def _complain(self, text: str) -> None:
+        if self.bad <= MAX_COMPLAINTS:
+            complain(text, 1000)
 
     def finish(self) -> None:
         """Leave with exit 2 when a record could not be read."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
+from fiafuzz.model.profiles import PROFILES
+
 from .durations import Duration
-from .main import EXIT_CLEAN, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_USAGE, Unavailable, UserError
+from .main import EXIT_CLEAN, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_USAGE, Unavailable, UserError, complain
 from .options import Reader, json_option, profile_option
 
 
@@ -58,9 +60,9 @@ def command(
     if backend is not None:
         usable_backends((backend,))
     problems: list[str] = []
-    items = list(_items(what, corpus, problems))
+    items = [item for item in _items(what, corpus, problems) if _stands_for(item, problems)]
     for text in problems[:20]:
-        click.echo(f"fiafuzz: {text}", err=True)
+        complain(text)
     ledger = _ledger(corpus) if not what else None
     counts: Counter[str] = Counter()
     expired: dict[str, None] = {}
@@ -156,6 +158,14 @@ def _items(what: tuple[str, ...], corpus: str, problems: list[str]) -> Iterator[
             yield Item(record.name, record.case, record.profile, None, expected if isinstance(expected, dict) else None)
         if reader.failed:
             problems.append(f"{word}: {reader.bad} unreadable record{'s' * (reader.bad != 1)}")
+
+
+def _stands_for(item: Any, problems: list[str]) -> bool:
+    """Whether the profile of an entry is one of ours; one of a newer version, or of a stranger, is told and left out."""
+    if item.profile is None or item.profile in PROFILES:
+        return True
+    problems.append(f"{item.name}: unknown profile {item.profile!r:.60} (at $.profile)")
+    return False
 
 
 def _by_backend(items: list[Any], backend: str | None, usable: Any) -> Iterator[tuple[str, list[Any]]]:

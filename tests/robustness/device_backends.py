@@ -46,7 +46,7 @@ class OnDevice:
 
     @property
     def info(self) -> BackendInfo:
-        versions = {"SoC": "Pretended910", "device": device(), **self._versions}
+        versions = {"soc": "Pretended910", "device": device(), **self._versions}
         return BackendInfo(self.name, "on pretended devices", "own", versions, profiles=self._profiles, device="npu", devices=COUNT)
 
     def cannot_express(self, scene: Scene) -> Optional[str]:

@@ -270,7 +270,7 @@ def test_a_device_fault_ends_as_one_small_entry(tmp_path: Path, name: str, code:
     events = list(run_campaign(plan_for(name, tmp_path, devices=("1",), max_cases=12)))
     kept = [e for e in events if isinstance(e, FindingKept)]
     assert {k.entry.signature.code for k in kept} == {code}
-    assert kept[0].entry.environment["SoC"] == "Pretended910"
+    assert kept[0].entry.environment["soc"] == "Pretended910"
     assert ended(events).summary.cases == 12
     record = msgspec.json.decode((tmp_path / "run" / "run.json").read_bytes())
     assert record["legs"][0]["versions"]["driver"] == "1"

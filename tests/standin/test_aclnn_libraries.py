@@ -220,7 +220,7 @@ def test_the_versions_that_are_there_decide_the_profiles(tree: Tree) -> None:
     (tree.home / "ascend_toolkit_install.info").write_text("version=9.0.0\n")
     found = tree.open()
     assert found["profiles"] == ["a2-v3", "a2-v3-2026.08"]
-    assert found["versions"]["SoC"] == "Ascend910B4-1" and "9.0.0" in found["versions"].values()
+    assert found["versions"]["soc"] == "Ascend910B4-1" and "9.0.0" in found["versions"].values()
     assert str(tree.home / "lib64/libopapi.so") in found["versions"]["libraries"]
     assert tree.open("aclnn:v1")["profiles"] == ["a2-v3", "a2-v3-2026.08"]
     assert "no library here has aclnnFusedInferAttentionScoreV5; found: v1, v2, v3" in tree.open("aclnn:v5")["unavailable"]

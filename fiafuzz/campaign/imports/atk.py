@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Optional, Union
 
 import msgspec
 
-from fiafuzz.model.case import MAX_JSON_BYTES, Constant, Fill, Uniform
+from fiafuzz.model.case import Constant, Fill, Uniform
 from fiafuzz.model.parameters import BY_NAME, Kind
 
-from .common import CannotMap, Imported, Unmapped, build, c_name, dtype_of, tensor
+from .common import CannotMap, Imported, Unmapped, build, c_name, content_of, dtype_of, tensor
 
 _INTEGER = ("INT", "UINT", "BOOL")
 
@@ -43,9 +42,7 @@ def is_integer(dtype: str) -> bool:
 
 def read_atk(path: str, api: str, product: str) -> Iterator[Union[Imported, Unmapped]]:
     """Calls of an ATK file as cases. The API version in ``aclnn_name`` wins over ``api``. ValueError when it is no such file."""
-    raw = Path(path).read_bytes()
-    if len(raw) > MAX_JSON_BYTES:
-        raise ValueError(f"{path}: over the limit of {MAX_JSON_BYTES} bytes")
+    raw = content_of(path)
     try:
         calls = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

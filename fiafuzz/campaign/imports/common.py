@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,7 +12,7 @@ from typing import Any, Optional
 
 import msgspec
 
-from fiafuzz.model.case import Attrs, Case, Inputs, Outputs, TensorSpec, case_from_dict, case_to_dict
+from fiafuzz.model.case import MAX_JSON_BYTES, Attrs, Case, Inputs, Outputs, TensorSpec, case_from_dict, case_to_dict
 from fiafuzz.model.parameters import BY_NAME
 
 
@@ -33,6 +35,19 @@ class Unmapped:
     where: str
     name: str
     reason: str
+
+
+def content_of(path: str) -> bytes:
+    """The bytes of a vendor file. OSError when it cannot be read; ValueError, one line that begins with the path, when it is no
+    regular file (a pipe would be waited for, a device never ends) or larger than a file of cases may be."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise ValueError(f"{path}: not a regular file")
+        found = file.read(MAX_JSON_BYTES + 1) if state.st_size <= MAX_JSON_BYTES else None
+    if found is None or len(found) > MAX_JSON_BYTES:
+        raise ValueError(f"{path}: over the limit of {MAX_JSON_BYTES} bytes")
+    return found
 
 
 class CannotMap(ValueError):

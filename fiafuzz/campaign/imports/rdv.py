@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Union
 
 import msgspec
 
-from fiafuzz.model.case import MAX_JSON_BYTES, Triu
+from fiafuzz.model.case import Triu
 from fiafuzz.model.layouts import LAYOUTS, MASK_COMPRESSED, cache_shape, lse_shape, tensor_shape
 from fiafuzz.model.parameters import INT_MAX
 
-from .common import CannotMap, Imported, Unmapped, build, dtype_of, tensor
+from .common import CannotMap, Imported, Unmapped, build, content_of, dtype_of, tensor
 
 _CACHES = {"pa_bnbd": "BnNBsD", "pa_bbh": "BnBsH", "pa_bbnd": "BnBsH", "pa_nz": "NZ"}
 
 
 def read_rdv(path: str, api: str, product: str) -> Iterator[Union[Imported, Unmapped]]:
     """The call (or list of calls) of a tiny_rdv file as cases. ValueError when it is no JSON."""
-    raw = Path(path).read_bytes()
-    if len(raw) > MAX_JSON_BYTES:
-        raise ValueError(f"{path}: over the limit of {MAX_JSON_BYTES} bytes")
+    raw = content_of(path)
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

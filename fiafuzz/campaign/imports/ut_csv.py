@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
@@ -10,7 +11,7 @@ from fiafuzz.campaign.results import number as as_number
 from fiafuzz.model.case import TensorSpec
 from fiafuzz.model.parameters import ATTRIBUTES, INPUTS, OUTPUTS, Kind
 
-from .common import DTYPES, CannotMap, Imported, Unmapped, build, dtype_of, tensor
+from .common import DTYPES, CannotMap, Imported, Unmapped, build, content_of, dtype_of, tensor
 
 MAX_COLUMN_CHARACTERS = 1 << 22
 
@@ -38,7 +39,7 @@ def dtype_word(dtype: str) -> str:
 def read_ut_csv(path: str, api: str, product: str) -> Iterator[Union[Imported, Unmapped]]:
     """Rows of a table as cases. OSError or UnicodeDecodeError when the file cannot be read; csv.Error when it is no table."""
     csv.field_size_limit(MAX_COLUMN_CHARACTERS)
-    with open(path, newline="", encoding="utf-8-sig") as table:
+    with io.StringIO(content_of(path).decode("utf-8-sig"), newline="") as table:
         reader = csv.DictReader(table)
         header = set(reader.fieldnames or ())
         if "query_shape" not in header:
