@@ -28,7 +28,8 @@ def leave(code: int) -> None:
 def run(path: str) -> int:
     """The exit code of one script or library."""
     if path.endswith(".so"):
-        return int(ctypes.CDLL(path).main())
+        words = (ctypes.c_char_p * 2)(path.encode(), None)
+        return int(ctypes.CDLL(path).main(ctypes.c_int(1), words))
     real, os._exit = os._exit, leave  # type: ignore[assignment]
     try:
         runpy.run_path(path, run_name="__main__")
