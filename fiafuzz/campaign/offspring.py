@@ -58,16 +58,19 @@ class Crowds:
 
     def __init__(self) -> None:
         self._calm = tasks()
+        self._jump = JUMP
 
     def grown(self) -> bool:
         """Whether the machine has gained many tasks since it was calm."""
         now = tasks()
         self._calm = min(self._calm, now) if now else self._calm
-        return now - self._calm > JUMP
+        return now - self._calm > self._jump
 
-    def calm_down(self) -> None:
-        """What is there now is taken as normal."""
+    def calm_down(self, largest: int) -> None:
+        """What is there now is taken as normal. ``largest``: processes of the worker that has most of them; the next look comes
+        before it can have too many."""
         self._calm = tasks()
+        self._jump = max(1, min(JUMP, MAX_OFFSPRING - largest))
 
 
 def tasks() -> int:

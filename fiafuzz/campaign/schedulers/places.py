@@ -156,10 +156,15 @@ class Places:
 
     def _disperse(self) -> None:
         """Kill workers that have started far too many processes."""
+        largest = 0
         for slot in self._slots:
-            if slot.there and not slot.process.lost and len(carriers(slot.process.mark)) > MAX_OFFSPRING:
-                slot.process.kill(f"it started more than {MAX_OFFSPRING} processes")
-        self._crowds.calm_down()
+            if slot.there and not slot.process.lost:
+                count = len(carriers(slot.process.mark))
+                if count > MAX_OFFSPRING:
+                    slot.process.kill(f"it started more than {MAX_OFFSPRING} processes")
+                else:
+                    largest = max(largest, count)
+        self._crowds.calm_down(largest)
 
     # ---- file descriptors ----------------------------------------------------------------------------
 
