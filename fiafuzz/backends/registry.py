@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Any, Optional, cast
 
+from .catalogue import ALIASES, BUILTIN, FAMILIES, PLANTED
 from .protocol import Backend, BackendUnavailable
 from .spelling import base_of
 
@@ -31,129 +31,6 @@ class BackendRecord:
     available: bool
     reason: str = ""
     capabilities: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Builtin:
-    factory: str
-    """``module:attribute`` within this package."""
-    title: str
-    needs: tuple[str, ...]
-    """Python packages that must be there."""
-    capabilities: Mapping[str, str]
-    missing: str = ""
-    """``module:function`` within this package that says why it cannot run here, "" when it can; loads no library."""
-
-
-@dataclass(frozen=True)
-class _Family:
-    """A base name that takes options behind a colon. ``choose`` reads a name, ``make`` gives its backend (both
-    ``module:function`` within this package)."""
-
-    choose: str
-    make: str
-
-
-_CPU = MappingProxyType(
-    {
-        "invalid calls": "answered from the constraint oracle (emulated)",
-        "layouts": "all 13, caches BnBsH BnNBsD NZ, tensor lists, shared prefix, left padding",
-        "masks": "sparseMode 0-4, pseType 0, 2, 3, learnableSink",
-        "quantisation": "antiquant 0-6 and combined; full INT8, FP8, HIFLOAT8 per tensor, Decode MLA, FP8 GQA, MXFP8",
-        "output": "FLOAT16, BFLOAT16, INT8, FLOAT8_E4M3FN, HIFLOAT8",
-        "softmaxLse": "yes",
-        "not": "full quantisation per block; strides are handed over dense",
-    }
-)
-_SDPA = {
-    "invalid calls": "not run",
-    "layouts": "all, gathered to dense batches",
-    "masks": "sparseMode 0-4 as explicit masks, pseType 0, 2, 3 as additive masks",
-    "quantisation": "none",
-}
-_TORCH_NPU = {
-    "invalid calls": "answered by the operator's own checks",
-    "API": "A2, A3: V3 by the first operator, V4 by the second; 950: V5 by both",
-    "options": "v1 or v2 force an operator; queue=0|1|2 a task queue mode; outputs=torch lets torch_npu allocate the outputs",
-    "not": "tensor lists, pseType, start indices, V5 on A2 and A3, formats other than plain ones, null outputs",
-}
-
-
-def _torch_npu(title: str, less: str = "") -> _Builtin:
-    capabilities = MappingProxyType({**_TORCH_NPU, "not": _TORCH_NPU["not"] + less})
-    return _Builtin("torch_npu_family:make", title, ("torch", "torch_npu"), capabilities, "torch_npu_family:why_no_device")
-
-
-_TORCH_NPU_META = _Builtin(
-    "torch_npu_family:make",
-    "torch_npu's inference of output shapes and dtypes (meta tensors); needs no device and no CANN",
-    ("torch", "torch_npu"),
-    MappingProxyType(
-        {
-            "invalid calls": "refused for the layout, the rank of query or value, or no heads; let through otherwise",
-            "options": "v1 or v2 force an operator",
-            "output": "no values: shapes and dtypes alone are judged",
-            "not": "tensor lists, pseType, start indices, formats other than plain ones, null tensors",
-        }
-    ),
-    "torch_npu_family:why_no_meta",
-)
-_FAULTY = {"invalid calls": "answered from the constraint oracle (emulated)", "like": "cpu, with one planted fault"}
-
-_ACLNN = MappingProxyType(
-    {
-        "invalid calls": "answered by the operator's own checks",
-        "calls": "null pointers, tensor lists with null entries, formats, strides, offsets, any dtype, shape and attribute",
-        "device": "one NPU a worker; the SoC decides which profiles it stands for",
-    }
-)
-
-
-def _aclnn(api: str = "") -> _Builtin:
-    title = f"the operator through CANN's C interface, always {api.upper()}" if api else "the operator through CANN's C interface, V1-V5"
-    not_here = "parameters that later versions brought" if api and api != "v5" else "one stride too many or too few for a shape"
-    return _Builtin(f"aclnn:{api or 'automatic'}", title, ("numpy",), {**_ACLNN, "not": not_here}, "aclnn_library:missing")
-
-
-BUILTIN: Mapping[str, _Builtin] = MappingProxyType(
-    {
-        "cpu": _Builtin(
-            "cpu:CpuBackend", "blockwise online softmax on torch, working precision", ("torch", "numpy"), _CPU
-        ),
-        "torch-sdpa-math": _Builtin(
-            "torch_sdpa:math",
-            "torch scaled_dot_product_attention, MATH kernel",
-            ("torch", "numpy"),
-            MappingProxyType({**_SDPA, "softmaxLse": "no", "not": "learnableSink, other output dtype, empty calls"}),
-        ),
-        "torch-sdpa-flash": _Builtin(
-            "torch_sdpa:flash",
-            "torch scaled_dot_product_attention, FLASH kernel",
-            ("torch", "numpy"),
-            MappingProxyType(
-                {
-                    **_SDPA,
-                    "softmaxLse": "yes, not beside a bias",
-                    "not": "learnableSink, rope, unequal head sizes, other output dtype, empty calls",
-                }
-            ),
-        ),
-        "torch-npu": _torch_npu("torch_npu's operators on an NPU, the one that has words for the call"),
-        "torch-npu:v1": _torch_npu("npu_fused_infer_attention_score on an NPU", ", HIFLOAT8, dequantScaleQuery, learnableSink"),
-        "torch-npu:v2": _torch_npu(
-            "npu_fused_infer_attention_score_v2 on an NPU", ", left padding, shared prefix, combined antiquant, deqScale1 and 2"
-        ),
-        "torch-npu:meta": _TORCH_NPU_META,
-        "aclnn": _aclnn(),
-        **{f"aclnn:{api}": _aclnn(api) for api in ("v1", "v2", "v3", "v4", "v5")},
-    }
-)
-
-FAMILIES: Mapping[str, _Family] = MappingProxyType({"torch-npu": _Family("torch_npu_family:choose", "torch_npu_family:make")})
-"""Base names that take options: ``torch-npu:v1,queue=1``."""
-
-ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"torch-sdpa": ("torch-sdpa-math", "torch-sdpa-flash")})
-"""Names that mean several backends."""
 
 
 def expand(name: str) -> tuple[str, ...]:
@@ -216,7 +93,7 @@ def list_backends() -> list[BackendRecord]:
 
     records = [_record(name, b.title, b.needs, b.capabilities, b.missing) for name, b in BUILTIN.items()]
     records.extend(
-        _record(f"{FAULTY}{f.name}", f.title, ("torch", "numpy"), {**_FAULTY, "room": f.room, "profile": f.profile, "mode": f.mode})
+        _record(f"{FAULTY}{f.name}", f.title, ("torch", "numpy"), {**PLANTED, "room": f.room, "profile": f.profile, "mode": f.mode})
         for f in all_faults()
     )
     for entry in _third_party():

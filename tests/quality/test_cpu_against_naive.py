@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fiafuzz.backends.cpu import CpuBackend
-from fiafuzz.backends.torch_sdpa import SdpaBackend
+from fiafuzz.backends.torch_sdpa import FlashBackend, MathBackend
 from fiafuzz.model.case import Band, Normal, Uniform
 from fiafuzz.model.codecs import decode
 from fiafuzz.model.scene import Scene
@@ -158,7 +158,7 @@ def test_cpu_matches_row_by_row_attention(part):
 
 @pytest.mark.parametrize("which", ["math", "flash"])
 def test_sdpa_matches_row_by_row_attention(which):
-    backend, run = SdpaBackend(which), 0
+    backend, run = {"math": MathBackend, "flash": FlashBackend}[which](), 0
     for seed in range(CASES // 2):
         case = random_call(1000 + seed)
         scene = Scene(case)

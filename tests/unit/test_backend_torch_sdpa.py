@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from fiafuzz.backends.cpu import CpuBackend
-from fiafuzz.backends.torch_sdpa import SdpaBackend, flash, math
+from fiafuzz.backends.dense import DenseBackend
+from fiafuzz.backends.torch_sdpa import FlashBackend, MathBackend
 from fiafuzz.model.codecs import decode
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import materialize
 from tests.unit.backend_cases import CAUSAL, buffers, call, mask
 from tests.unit.fault_cases import alibi, bias, channel, int8_full, mla, padded, post, sink, split
 
-MATH, FLASH = math(), flash()
+MATH, FLASH = MathBackend(), FlashBackend()
 
 REFUSED = [
     (MATH, call(lse=True), "softmaxLse"),
@@ -95,13 +96,13 @@ def test_the_forced_kernel_is_the_one_that_runs():
     for backend in (MATH, FLASH):
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             assert backend.run(case, Scene(case), materialize(case), buffers(case)).kind == "ok"
-        names[backend.which] = {event.key for event in seen.key_averages()}
-    assert any("flash" in n for n in names["flash"]) and not any("flash" in n for n in names["math"])
+        names[backend.name] = {event.key for event in seen.key_averages()}
+    assert any("flash" in n for n in names["torch-sdpa-flash"]) and not any("flash" in n for n in names["torch-sdpa-math"])
 
 
 def test_policies_are_declared():
     for backend in (MATH, FLASH):
-        assert isinstance(backend, SdpaBackend)
+        assert isinstance(backend, DenseBackend)
         assert backend.info.policies["masked_row"] == "zero" and "leaks" in backend.info.policies["masked_nan"]
         assert backend.info.checks == "none" and backend.info.versions["torch"]
 
@@ -110,6 +111,6 @@ def test_row_blocks_agree(monkeypatch):
     case = call(Q=33, attenMask=mask(33, 24))
     tensors, whole, parts = materialize(case), buffers(case), buffers(case)
     MATH.run(case, Scene(case), tensors, whole)
-    monkeypatch.setattr("fiafuzz.backends.torch_sdpa.MASK_BUDGET", 500)
+    monkeypatch.setattr("fiafuzz.backends.dense.MASK_BUDGET", 500)
     MATH.run(case, Scene(case), tensors, parts)
     assert np.abs(whole["attentionOut"].astype(float) - parts["attentionOut"].astype(float)).max() < 2e-3
