@@ -47,6 +47,7 @@ def command(
     what it expects (field "expected"), the prediction is compared with it. Exit 1 when anything fails or disagrees.
 
     When the whole corpus is replayed, entries that its known.toml covers may fail; a known issue whose entries are all fixed fails.
+    Entries of backends that this machine lacks are told and left out; exit 4 when that leaves none.
     """
     from fiafuzz.backends.protocol import BackendUnavailable
     from fiafuzz.campaign.replay import replay
@@ -67,10 +68,11 @@ def command(
     counts: Counter[str] = Counter()
     expired: dict[str, None] = {}
     disagreeing = 0
+    absent: list[str] = []
     stop = StopFlag()
     with signals_stop(stop):
         try:
-            for name, group in _by_backend(items, backend, usable_backends):
+            for name, group in _by_backend(items, backend, usable_backends, absent if not what and backend is None else None):
                 for found in replay(group, name, profile, time_limit=time_limit, standard=standard, dare=dare, stop=lambda: bool(stop)):
                     known = _known(ledger, found, name, expired)
                     counts["known" if known and found.status in ("failing", "flaky") else found.status] += 1
@@ -80,6 +82,10 @@ def command(
             raise Unavailable(" ".join(str(error).split())) from None
         except SchedulerError as error:
             raise UserError(" ".join(str(error).split())) from None
+    for text in absent:
+        complain(text)
+    if absent and not counts and not stop:
+        raise Unavailable("no entry can be replayed here; --backend NAME runs them on another backend")
     passing = [text for _, text in ledger.passing()] if ledger is not None and not stop else []
     for text in (*passing, *expired):
         click.echo(f"known issue: {text}", err=True)
@@ -168,13 +174,22 @@ def _stands_for(item: Any, problems: list[str]) -> bool:
     return False
 
 
-def _by_backend(items: list[Any], backend: str | None, usable: Any) -> Iterator[tuple[str, list[Any]]]:
+def _by_backend(items: list[Any], backend: str | None, usable: Any, absent: list[str] | None) -> Iterator[tuple[str, list[Any]]]:
+    """Items by the backend that runs them. ``absent`` collects, for a whole corpus, what has no backend on this machine; without it
+    that is an error."""
     groups: dict[str, list[Any]] = {}
     for item in items:
         own = item.entry.signature.backend if item.entry is not None else "cpu"
         groups.setdefault(backend or own, []).append(item)
     for name, group in groups.items():
-        for real in usable((name,)):
+        try:
+            names = usable((name,))
+        except (Unavailable, UserError) as error:
+            if absent is None:
+                raise
+            absent.append(f"{len(group)} {'entry' if len(group) == 1 else 'entries'} not replayed: {error.format_message()}")
+            continue
+        for real in names:
             yield real, group
 
 

@@ -14,6 +14,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fiafuzz.campaign.corpus import encode_entry
+from tests.unit.kept_entries import entry_of
+
 from .calls import line, plain
 from .conftest import ROOT, Ran
 
@@ -104,6 +107,21 @@ def test_replay_of_damaged_files(fiafuzz: Run, tmp_path: Path) -> None:
     assert ran.code == 2
     assert len([text for text in ran.err.splitlines() if text.startswith("fiafuzz: corpus/found/")]) == 2
     assert fiafuzz("replay", "../outside").code == 2
+
+
+def test_entries_of_a_backend_that_is_not_here_do_not_end_a_replay(fiafuzz: Run, tmp_path: Path) -> None:
+    found = tmp_path / "corpus" / "found"
+    found.mkdir(parents=True)
+    away, here = entry_of(backend="elsewhere"), entry_of("F102", backend="cpu")
+    for entry in (away, here):
+        (found / f"{entry.id}.json").write_bytes(encode_entry(entry))
+    ran = fiafuzz("replay")
+    assert ran.code == 0 and "fixed" in ran.out, ran.err
+    assert "1 entry not replayed: unknown backend 'elsewhere'" in ran.err
+    assert fiafuzz("replay", away.id).code == 2, "what is asked for by name must run"
+    (found / f"{here.id}.json").unlink()
+    ran = fiafuzz("replay")
+    assert ran.code == 4 and "no entry can be replayed here" in ran.err
 
 
 def test_unwritable_places(fiafuzz: Run, tmp_path: Path) -> None:
