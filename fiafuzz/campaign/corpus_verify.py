@@ -20,6 +20,8 @@ UNREADABLE, NAME, PREDICTION, PROFILE, TWICE = "unreadable", "name", "prediction
 STRAY, LEFTOVER, LINK, KNOWN = "stray file", "leftover", "link", "known issue"
 EXPECTED = ("README.md", KNOWN_FILE, ".gitignore", ".gitattributes", ".gitkeep")
 """Files in the root or in a folder that are no entries and may be there."""
+SCRIPTS = "scripts"
+"""Beside regressions: programs that show a finding without fiafuzz. People run them, fiafuzz never does."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ def _strays(corpus: Corpus) -> Iterator[Trouble]:
             if name.startswith(".") and name.endswith(".tmp"):
                 yield Trouble(LEFTOVER, str(path), "a file that was being written when its program ended; it can be deleted")
             elif name in EXPECTED or (folder == corpus.root and name in FOLDERS):
+                continue
+            elif name == SCRIPTS and folder == corpus.root / "regressions":
                 continue
             elif folder == corpus.root:
                 yield Trouble(STRAY, str(path), f"entries are looked for in {', '.join(FOLDERS)} alone")
