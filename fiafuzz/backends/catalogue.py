@@ -72,6 +72,66 @@ _TORCH_NPU_META = Builtin(
     ),
     "torch_npu_family:why_no_meta",
 )
+
+
+def _flex(title: str, factory: str, layouts: str, strides: str) -> Builtin:
+    return Builtin(
+        f"torch_flex_load:{factory}",
+        title,
+        ("torch", "numpy"),
+        MappingProxyType(
+            {
+                "invalid calls": "not run",
+                "layouts": layouts,
+                "masks": "sparseMode 0-4 as mask_mod, pseType 0, 2, 3 as score_mod, learnableSink from the logarithms",
+                "quantisation": "none",
+                "softmaxLse": "yes",
+                "not": f"more than 2**21 scores, other output dtype, empty calls; {strides}",
+            }
+        ),
+        "torch_flex_load:missing",
+    )
+
+
+def _ort_attention(opset: int, title: str, words: str, less: str) -> Builtin:
+    capabilities = {
+        "invalid calls": "not run",
+        "layouts": "all, gathered to BNSD or BSH; a part of the keys as past, or key lengths" if opset > 23 else "all, gathered to BNSD or "
+        "BSH; a part of the keys as past",
+        "masks": f"{words}, else explicit bool or additive masks; pseType 0, 2, 3 as additive masks",
+        "quantisation": "none",
+        "softmaxLse": "yes, from scores and probabilities",
+        "not": f"learnableSink, {less}other output dtype, empty calls; strides are handed over dense",
+    }
+    return Builtin(
+        f"ort_attention:Attention{opset}", title, ("onnxruntime", "onnx", "torch", "numpy"), MappingProxyType(capabilities)
+    )
+
+
+def _vllm(factory: str, title: str, masks: str, less: str) -> Builtin:
+    capabilities = {
+        "invalid calls": "not run",
+        "layouts": "all, as packed requests; caches with their block table, other keys written into blocks",
+        "masks": masks,
+        "quantisation": "none",
+        "softmaxLse": "no",
+        "not": f"{less}, other output dtype, empty calls; strides of keys are handed over dense",
+    }
+    return Builtin(f"vllm_library:{factory}", title, ("torch", "numpy"), MappingProxyType(capabilities), "vllm_library:missing")
+
+
+def _openvino(factory: str, title: str, layouts: str) -> Builtin:
+    capabilities = {
+        "invalid calls": "not run",
+        "layouts": layouts,
+        "masks": "causal flag, else explicit bool or additive masks; pseType 0, 2, 3 as additive masks; learnableSink",
+        "quantisation": "none",
+        "softmaxLse": "no",
+        "not": "other output dtype, empty calls",
+    }
+    return Builtin(f"openvino_sdpa:{factory}", title, ("openvino", "torch", "numpy"), MappingProxyType(capabilities))
+
+
 PLANTED = {"invalid calls": "answered from the constraint oracle (emulated)", "like": "cpu, with one planted fault"}
 
 _ACLNN = MappingProxyType(
@@ -120,11 +180,97 @@ BUILTIN: Mapping[str, Builtin] = MappingProxyType(
         "torch-npu:meta": _TORCH_NPU_META,
         "aclnn": _aclnn(),
         **{f"aclnn:{api}": _aclnn(api) for api in ("v1", "v2", "v3", "v4", "v5")},
+        "torch-flex": _flex(
+            "torch flex_attention, eager",
+            "dense",
+            "all; padded and packed ones whole with lengths as a mask, or span by span; caches, lists gathered",
+            "caches are handed over dense",
+        ),
+        "torch-flex:paged": _flex(
+            "torch flex_attention, eager, keys in the pages of PagedAttention",
+            "paged",
+            "all; caches with their block table, other keys written into pages",
+            "strides are handed over dense",
+        ),
+        "ort-attention:23": _ort_attention(23, "ONNX Runtime's Attention kernel, opset 23", "causal by the flag", "scale 0, "),
+        "ort-attention:24": _ort_attention(24, "ONNX Runtime's Attention kernel, opset 24", "causal by the flag", "scale 0, "),
+        "ort-attention:25": _ort_attention(
+            25, "ONNX Runtime on the function body of Attention, opset 25", "causal by the flag, bands by the window", ""
+        ),
+        "ort-gqa": Builtin(
+            "ort_gqa:GqaBackend",
+            "ONNX Runtime GroupQueryAttention on the CPU",
+            ("torch", "numpy", "onnx", "onnxruntime"),
+            MappingProxyType(
+                {
+                    "invalid calls": "not run",
+                    "layouts": "all, as new keys, caches (grown, in place, of one window) and right-padded chunks",
+                    "masks": "sparseMode 0-4 as causal and local_window_size or attention_bias, pseType 0, 2, 3, learnableSink",
+                    "quantisation": "antiquant of INT8 and INT4 by tensor, head and channel without offset, as quantised caches",
+                    "softmaxLse": "yes, from scores and probabilities",
+                    "not": "other quantisation, other output dtype, empty calls",
+                }
+            ),
+        ),
+        "vllm-cpu": _vllm(
+            "paged",
+            "vLLM's paged attention for CPUs",
+            "sparseMode 0-4 as causal and windowed requests, single rows with picked keys; pseType 2 on one side; learnableSink",
+            "pseType 0 and 3, heads over 512",
+        ),
+        "vllm-cpu:mla": _vllm(
+            "mla", "vLLM's MLA decode for CPUs", "sparseMode 0-4 row by row", "all but Decode MLA of 512 and 64, pseType, learnableSink"
+        ),
+        "ort-mha": Builtin(
+            "ort_mha:MhaBackend",
+            "ONNX Runtime's MultiHeadAttention kernel",
+            ("onnxruntime", "onnx", "torch", "numpy"),
+            MappingProxyType(
+                {
+                    "invalid calls": "not run",
+                    "layouts": "all, gathered to BSH, keys also to BNSD; a part of the keys as past or shared cache, key lengths",
+                    "masks": "triangles by the flag, else padding masks or an additive bias; pseType 0, 2, 3 as bias",
+                    "quantisation": "none",
+                    "softmaxLse": "yes, from the kernel's scores",
+                    "not": "learnableSink, scale 0, other output dtype, empty calls; computes in float32, keys are repeated for groups",
+                }
+            ),
+        ),
+        "openvino": _openvino(
+            "OpenvinoBackend",
+            "OpenVINO scaled_dot_product_attention on the CPU",
+            "all, gathered to BNSD or BSND, dense or as regions of larger tensors",
+        ),
+        "openvino:stateful": _openvino(
+            "CacheBackend",
+            "OpenVINO scaled_dot_product_attention with a key-value cache on the CPU",
+            "all, gathered to BNSD or BSND; earlier keys by way of the cache, in another order of batches",
+        ),
+        "ncnn": Builtin(
+            "ncnn_sdpa:NcnnBackend",
+            "ncnn's SDPA layer on the CPU",
+            ("ncnn", "torch", "numpy"),
+            MappingProxyType(
+                {
+                    "invalid calls": "not run",
+                    "layouts": "all, gathered to BNSD; batches together or one by one, heads with gaps, keys by way of its cache",
+                    "masks": "sparseMode 0-4 and pseType 0, 2, 3 as additive masks",
+                    "quantisation": "none",
+                    "softmaxLse": "no",
+                    "not": "scale 0, learnableSink, other output dtype, empty calls",
+                }
+            ),
+        ),
     }
 )
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({"torch-npu": Family("torch_npu_family:choose", "torch_npu_family:make")})
 """Base names that take options: ``torch-npu:v1,queue=1``."""
 
-ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"torch-sdpa": ("torch-sdpa-math", "torch-sdpa-flash")})
+ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "torch-sdpa": ("torch-sdpa-math", "torch-sdpa-flash"),
+        "ort-attention": ("ort-attention:23", "ort-attention:24", "ort-attention:25"),
+    }
+)
 """Names that mean several backends."""

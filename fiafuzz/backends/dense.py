@@ -7,6 +7,7 @@ split rope into wider heads. These translations are shared with the cpu backend,
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -38,10 +39,10 @@ ZERO, NAN, MEAN, ANY = "zero", "nan", "mean", "any"
 
 
 class PolicyBroken(RuntimeError):
-    """A row without keys does not hold what the kernel is declared to put there."""
+    """What came back is not what the kernel is declared to give, such as its answer for a row without keys."""
 
 
-class DenseCall(Visibility, Output, ABC):
+class DenseCall(Visibility, Output):
     """One call translated for a kernel that takes dense batches; a subclass says how ``kernel`` is called."""
 
     masked_row: ClassVar[str] = ZERO
@@ -54,12 +55,12 @@ class DenseCall(Visibility, Output, ABC):
         self.p = p
         self.x = Operands(p, tensors)
 
-    @abstractmethod
     def kernel(self, span: Span, i0: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         """Attention of rows [i0, i0 + rows) of a span, contiguous q (count, Q_N, rows, D), k and v (count, KV_N, columns, D or
         V_D): the output (count, Q_N, rows, V_D) and, where softmaxLse is wanted, its natural logarithms (count, Q_N, rows).
 
-        What is hidden and added comes from ``mask`` or ``band`` and ``bias``."""
+        What is hidden and added comes from ``mask`` or ``band`` and ``bias``. A subclass gives this, or a ``run`` that needs none."""
+        raise NotImplementedError(type(self).__name__)
 
     def run(self, outputs: dict[str, np.ndarray[Any, Any]]) -> None:
         """Compute the call into the output buffers."""
@@ -82,9 +83,16 @@ class DenseCall(Visibility, Output, ABC):
             rows = q[:, :, i0 : i0 + step].contiguous()
             o, lse = self.kernel(span, i0, rows, k, v)
             o, lse = o.float(), (o.new_zeros(o.shape[:-1]) if lse is None else lse).float()
-            if self.masked_row != ZERO:
-                o, lse = self.operators_own(span, i0, o, lse, v)
+            o, lse = self.operators_own(span, i0, o, lse, v)
             self.write(span, i0, self.split_heads(o), split_axis(lse, 1, p.KV_N, p.G), None)
+
+    def choice(self, about: str, ways: int) -> int:
+        """One of [0, ways) for a choice between several ways to say the same.
+
+        It depends on ``about`` and the case's seed alone, so that a call is always said in the same way, and a failing one
+        mostly keeps its way while it shrinks."""
+        digest = hashlib.blake2b(f"{self.p.scene.case.seed}/{about}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % ways
 
     def operands(self, span: Span) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of a span as contiguous (count, N, positions, D), rope beside the rest of the head."""
@@ -155,6 +163,11 @@ class DenseCall(Visibility, Output, ABC):
             return o, lse
         where = dead.expand(o.shape[:-1])
         found = o[where]
+        if self.masked_row == ZERO:
+            # The reference leaves some of these rows out (a user's mask under innerPrecise 0 and 1), so it is looked at here.
+            if (found != 0).any():
+                raise PolicyBroken(f"a row without keys holds {float(found[found != 0][0]):g} where 0 is declared")
+            return o, lse
         if self.masked_row == NAN and not found.isnan().all():
             raise PolicyBroken(f"a row without keys holds {float(found[~found.isnan()][0]):g} where NaN is declared")
         if self.masked_row == MEAN and not torch.isfinite(found).all() and torch.isfinite(v).all():
@@ -189,6 +202,10 @@ class DenseBackend(ABC):
     def translate(self, problem: Problem, tensors: Arrays) -> DenseCall:
         """The call of one problem."""
 
+    def refuses_quantised(self, scene: Scene) -> Optional[str]:
+        """Why a quantised call cannot be said; a kernel with quantised caches of its own says less than this."""
+        return None if scene.quant_kind == "none" else "quantised tensors"
+
     def refuses(self, scene: Scene) -> Optional[str]:
         """What else the kernel has no word for; None when nothing."""
         return None
@@ -201,8 +218,9 @@ class DenseBackend(ABC):
 
     def cannot_express(self, scene: Scene) -> Optional[str]:
         """What the kernel has no word for; None when the call can be translated."""
-        if scene.quant_kind != "none":
-            return "quantised tensors"
+        reason = self.refuses_quantised(scene)
+        if reason is not None:
+            return reason
         if scene.post_quant_on or scene.out_dtype != scene.q_dtype:
             return "an output of another dtype than the query"
         if scene.q_dtype not in self.dtypes:

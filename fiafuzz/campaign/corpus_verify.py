@@ -96,9 +96,11 @@ def _strays(corpus: Corpus) -> Iterator[Trouble]:
             path = folder / name
             if name.startswith(".") and name.endswith(".tmp"):
                 yield Trouble(LEFTOVER, str(path), "a file that was being written when its program ended; it can be deleted")
-            elif name in EXPECTED or (folder == corpus.root and name in FOLDERS):
-                continue
-            elif name == SCRIPTS and folder == corpus.root / "regressions":
+            elif (
+                name in EXPECTED
+                or (folder == corpus.root and name in FOLDERS)
+                or (name == SCRIPTS and folder == corpus.root / "regressions")
+            ):
                 continue
             elif folder == corpus.root:
                 yield Trouble(STRAY, str(path), f"entries are looked for in {', '.join(FOLDERS)} alone")

@@ -40,7 +40,8 @@ def test_a_script_shows_the_wrong_value(script: Path, tmp_path: Path) -> None:
     text = script.read_text(encoding="utf-8")
     assert "fiafuzz" not in text
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    ran = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, str(script)]
+    ran = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=False)
     told = f"{ran.stdout}\n{ran.stderr[-2000:]}"
     if ran.returncode == 2 and os.environ.get("FIAFUZZ_REQUIRE_ALL") != "1":
         pytest.skip(ran.stdout.strip().splitlines()[-1])

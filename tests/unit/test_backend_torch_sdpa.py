@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fiafuzz.backends.cpu import CpuBackend
 from fiafuzz.backends.dense import DenseBackend
@@ -75,7 +76,8 @@ def close(case, backend):
         a, b = decode(dtype, got[name]), decode(dtype, want[name])
         allowed = {"FLOAT16": 2.0**-9, "BFLOAT16": 2.0**-6, "FLOAT32": 3e-4}[dtype]
         with np.errstate(invalid="ignore"):
-            assert ((a == b) | (np.abs(a - b) <= allowed * (1 + np.abs(b)))).all(), name
+            near = np.isfinite(b) & (np.abs(a - b) <= allowed * (1 + np.abs(b)))
+        assert ((a == b) | near).all(), name
 
 
 @pytest.mark.parametrize("name", [*RUN, *ONLY_MATH])
@@ -98,6 +100,16 @@ def test_the_forced_kernel_is_the_one_that_runs():
             assert backend.run(case, Scene(case), materialize(case), buffers(case)).kind == "ok"
         names[backend.name] = {event.key for event in seen.key_averages()}
     assert any("flash" in n for n in names["torch-sdpa-flash"]) and not any("flash" in n for n in names["torch-sdpa-math"])
+
+
+@pytest.mark.parametrize("inner_precise", [0, 2])
+def test_a_row_without_keys_is_looked_at_whatever_the_reference_says(monkeypatch, inner_precise):
+    case = call(attenMask=mask(5, 24, p=1.0), innerPrecise=inner_precise)
+    assert MATH.run(case, Scene(case), materialize(case), buffers(case)).flaw is None
+    plain = "fiafuzz.backends.torch_sdpa.scaled_dot_product_attention"
+    monkeypatch.setattr(plain, lambda q, k, v, **more: torch.full((*q.shape[:-1], v.shape[-1]), 0.5))
+    flaw = MATH.run(case, Scene(case), materialize(case), buffers(case)).flaw
+    assert flaw is not None and flaw[0] == "F101" and "holds 0.5 where 0 is declared" in flaw[1]
 
 
 def test_policies_are_declared():
