@@ -280,6 +280,8 @@ def _ledger(root: Path) -> Ledger:
 
 def _told(found: Replay, backend: str) -> str:
     """A failing replay as lines: what was expected, what came, how to run it again."""
+    from fiafuzz.campaign.sequence_shrink import describe_before
+
     expected = found.foreseen.verdict
     if expected == "reject":
         expected += f" with {' or '.join(map(str, found.foreseen.codes))}"
@@ -292,5 +294,6 @@ def _told(found: Replay, backend: str) -> str:
     entry = found.item.entry
     if entry is not None:
         lines += [f"  {'differs in' if i == 0 else '          '} {text}" for i, text in enumerate(entry.differences)]
+        lines += [f"  after      {text}" for text in describe_before(entry.before, entry.case)]
         lines.append(f"  reproduce  {entry.reproduce}")
     return "\n".join(lines)

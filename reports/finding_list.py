@@ -10,6 +10,7 @@ from typing import Optional
 from fiafuzz.campaign.codes import title
 from fiafuzz.campaign.corpus import FOLDERS, FOUND, Entry
 from fiafuzz.campaign.events import FindingFound, FindingKept
+from fiafuzz.campaign.sequence_shrink import describe_before
 from fiafuzz.campaign.verdict import Foreseen
 
 from .run_data import RunData
@@ -108,6 +109,7 @@ def finding_text(entry: Entry) -> str:
         f"got: {got.kind}" + (f" {got.code}" if got.code is not None else "") + (f" - {got.text}" if got.text else ""),
     ]
     lines += [f"differs from the plainest call: {d}" for d in entry.differences]
+    lines += [f"after {line}" for line in describe_before(entry.before, entry.case)]
     lines.append(f"reproduce: {entry.reproduce}")
     return "\n".join(lines)
 

@@ -286,8 +286,10 @@ class _Gathered:
         elif isinstance(event, FindingFound):
             self.found.found[event.number] = event
         elif isinstance(event, FindingKept):
+            self._shrunk(event.number)
             self.found.kept.append((event, self._here))
         elif isinstance(event, FindingRepeated):
+            self._shrunk(event.number)
             self.found.repeated[event.number] = event
         elif isinstance(event, FlakyFound):
             self.found.flaky.append((event, self._here, self._flaky_entry))
@@ -298,6 +300,11 @@ class _Gathered:
             self._flaky_entry = event.entry if event.status == "flaky" else None
         elif isinstance(event, RunFinished):
             self.summary = event.summary
+
+
+    def _shrunk(self, number: int) -> None:
+        """A finding that was kept before it was shrunk, since the run was asked to stop, has come to another end now."""
+        self.found.kept = [(kept, leg) for kept, leg in self.found.kept if kept.number != number or not kept.interrupted]
 
 
 # ---- frames that are counted from the cases -------------------------------------------------------------------------

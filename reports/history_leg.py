@@ -147,6 +147,8 @@ class _Reader:
         self.rules = RuleCoverage()
         self.pairs: dict[tuple[str, str], _Pairs] = {}
         self.open: dict[int, tuple[LegRecord, FindingFound]] = {}
+        self.unfinished: dict[int, tuple[LegRecord, FindingKept]] = {}
+        """Kept before they were shrunk, since the run was asked to stop."""
         self.here: Optional[LegRecord] = None
         self.phase_began: Optional[float] = None
         self.phase = ""
@@ -199,18 +201,14 @@ class _Reader:
             self.open[event.number] = (leg, event)
         elif isinstance(event, FindingKept):
             self.open.pop(event.number, None)
-            entry, before = event.entry, leg.failing.get(event.entry.id)
-            leg.failing[entry.id] = Seen(
-                entry.id,
-                entry.signature.code,
-                entry.title,
-                entry.signature.rule,
-                event.new or (before is not None and before.new),
-                event.known,
-                entry.reproduce,
-            )
+            self.unfinished.pop(event.number, None)
+            if event.interrupted:
+                self.unfinished[event.number] = (leg, event)
+            else:
+                self._kept(event, leg)
         elif isinstance(event, FindingRepeated):
             self.open.pop(event.number, None)
+            self.unfinished.pop(event.number, None)
         elif isinstance(event, FlakyFound):
             self.open.pop(event.number, None)
             code = event.verdict.code or ""
@@ -234,9 +232,24 @@ class _Reader:
                 self.pairs[key] = _Pairs(leg.profile)
             self.pairs[key].add(self.names, event.factors)
 
+    @staticmethod
+    def _kept(event: FindingKept, leg: LegRecord) -> None:
+        entry, before = event.entry, leg.failing.get(event.entry.id)
+        leg.failing[entry.id] = Seen(
+            entry.id,
+            entry.signature.code,
+            entry.title,
+            entry.signature.rule,
+            event.new or (before is not None and before.new),
+            event.known,
+            entry.reproduce,
+        )
+
     def finish(self) -> RunRecord:
         """The record, closed."""
         self._close_phase()
+        for leg, kept in self.unfinished.values():
+            self._kept(kept, leg)
         for leg, found in self.open.values():
             code = found.verdict.code or ""
             name = f"{code}-{found.case.digest}"

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fiafuzz.campaign.events import CanaryDone, CaseDone, Event, FindingKept, LegStarted, RunStarted, WorkerRestarted
+from fiafuzz.campaign.events import CanaryDone, CaseDone, Event, FindingKept, FindingRepeated, LegStarted, RunStarted, WorkerRestarted
 from fiafuzz.campaign.results import clean
 from fiafuzz.campaign.tally import Tally
 from fiafuzz.campaign.verdict import PASS
@@ -122,6 +122,7 @@ class RunView:
     titles: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     elements: Counter[str] = field(default_factory=Counter)
+    _unfinished: dict[int, tuple[float, str]] = field(default_factory=dict)
     _nearest: list[tuple[float, int, CaseDone]] = field(default_factory=list)
     _slowest: list[tuple[float, int, CaseDone]] = field(default_factory=list)
     _profile: str = ""
@@ -137,12 +138,24 @@ class RunView:
             self._profile = event.profile
             self.titles[event.backend] = event.title
         elif isinstance(event, FindingKept):
-            self.timeline.marks.append((event.at, event.entry.id))
+            self._shrunk(event.number)
+            mark = (event.at, event.entry.id)
+            self.timeline.marks.append(mark)
+            if event.interrupted:
+                self._unfinished[event.number] = mark
+        elif isinstance(event, FindingRepeated):
+            self._shrunk(event.number)
         elif isinstance(event, CanaryDone):
             self.canaries.append(event)
         elif isinstance(event, WorkerRestarted) and event.reason:
             reason = clean(event.reason, 200)
             self.restarts[reason if reason in self.restarts or len(self.restarts) < REASONS else "other reasons"] += 1
+
+    def _shrunk(self, number: int) -> None:
+        """A finding that was kept before it was shrunk, since the run was asked to stop, has come to another end now."""
+        mark = self._unfinished.pop(number, None)
+        if mark is not None:
+            self.timeline.marks.remove(mark)
 
     def _case(self, event: CaseDone) -> None:
         status = event.verdict.status

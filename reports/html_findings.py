@@ -13,6 +13,7 @@ from fiafuzz.campaign.codes import CODES, VerdictCode, title
 from fiafuzz.campaign.corpus import Entry
 from fiafuzz.campaign.events import FindingFound, FindingKept, FlakyFound
 from fiafuzz.campaign.results import Element, Picture
+from fiafuzz.campaign.sequence_shrink import describe_before
 from fiafuzz.campaign.verdict import Foreseen
 from fiafuzz.model.case import Case, case_to_dict
 from oracles.constraints.catalogue import rule_by_id
@@ -95,6 +96,11 @@ class FindingView:
         got = self.entry.got
         kind = "accepted" if got.kind == "ok" else got.kind
         return kind + (f" with {got.code}" if got.kind == "reject" and got.code is not None else "")
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The calls that the same process must make first, a line each."""
+        return describe_before(self.entry.before, self.entry.case) if self.entry is not None else ()
 
     @property
     def worst(self) -> tuple[Element, ...]:

@@ -112,6 +112,8 @@ class RunData:
             self.kept[event.number] = event
         elif isinstance(event, FindingRepeated):
             self.repeated[event.number] = event.entry
+            if event.number in self.kept and self.kept[event.number].interrupted:
+                del self.kept[event.number]  # once it was shrunk after all, it was a known one
         elif isinstance(event, FlakyFound):
             # The replay of a flaky entry is told first, and then how often it failed.
             last = self.replayed[-1] if self.replayed and event.number == 0 else None

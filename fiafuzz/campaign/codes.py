@@ -118,6 +118,15 @@ CODES: Mapping[str, VerdictCode] = _records(
         "Reset the device and replay the entry alone. Later cases of the run were held back.",
     ),
     VerdictCode(
+        "F304",
+        "wrong after other calls",
+        "A call that the backend answers rightly in a fresh process goes wrong after other calls in the same process. That"
+        " came again when the same calls were made in a fresh process, in the same order.",
+        "Look for what outlives a call: compiled kernels, sessions and plans kept by a key that lacks something, buffers and"
+        " workspaces that are used again, attributes of a handle. The finding tells the calls before, as few and as like the"
+        " failing one as they could be made, and in what they differ from it.",
+    ),
+    VerdictCode(
         "F401",
         "documents and backend disagree",
         "On ground where the documents and the operator's source are known to differ, the backend took one side. "

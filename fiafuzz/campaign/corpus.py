@@ -1,6 +1,6 @@
 """The corpus: one reviewable JSON file per signature, in plain directories that can be committed.
 
-    corpus/found/        what campaigns write, one file per signature, never changed afterwards
+    corpus/found/        what campaigns write, one file per signature, never changed afterwards (but see unfinished.py)
     corpus/regressions/  entries (moved here by people) that must stay fixed
     corpus/imported/     cases of other suites
     corpus/known.toml    known issues (known.py)
@@ -38,6 +38,8 @@ from .verdict import Foreseen
 ENTRY_VERSION = 1
 MAX_ENTRY_BYTES = 16 * 1024 * 1024
 MAX_ENTRIES = 100_000
+MAX_BEFORE = 64
+"""Cases that an entry may have before its own."""
 FOUND = "found"
 FOLDERS: tuple[str, ...] = ("regressions", FOUND, "imported")
 _ID = re.compile(r"F[0-9]{3}-[0-9a-f]{10}")
@@ -62,7 +64,9 @@ class Got(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One kept finding. ``case`` is the shrunk case, ``original`` the digest of the case as it was found."""
+    """One kept finding. ``case`` is the shrunk case, ``original`` the digest of the case as it was found. ``before``: cases that the
+    same process must run first, in this order, for it to fail (F304). ``interrupted``: the run was asked to stop before it was
+    shrunk; when the run is resumed, the shrunk one takes its place."""
 
     id: str
     title: str
@@ -80,6 +84,8 @@ class Entry(msgspec.Struct, frozen=True):
     standard: str = ""
     runs: int = 0
     fiafuzz_entry: int = ENTRY_VERSION
+    before: tuple[Case, ...] = ()
+    interrupted: bool = False
 
 
 class BadEntry(msgspec.Struct, frozen=True):
@@ -104,6 +110,13 @@ def encode_entry(entry: Entry) -> bytes:
     """The entry as the JSON text of its file: sorted where order means nothing, two blanks of indentation."""
     data = msgspec.to_builtins(entry)
     data["case"] = case_to_dict(entry.case)
+    before = [case_to_dict(case) for case in entry.before]
+    if before:
+        data["before"] = before
+    else:
+        del data["before"]  # entries of single calls are written as they always were
+    if not entry.interrupted:
+        del data["interrupted"]
     ordered = {"fiafuzz_entry": data.pop("fiafuzz_entry"), **data}
     return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
 
@@ -121,6 +134,7 @@ def decode_entry(data: bytes) -> Entry:
             raise ValueError(f"entry version {version!r} is not {ENTRY_VERSION}")
         if "case" in raw:
             decode_case(bytes(raw["case"]))  # the strict reader, with the limits of a case and the JSON path of a fault
+        _check_before(raw)
         entry = _decoder.decode(data)
     except CaseError as error:
         raise ValueError(f"case: {error}") from None
@@ -131,6 +145,18 @@ def decode_entry(data: bytes) -> Entry:
     if not _ID.fullmatch(entry.id):
         raise ValueError(f"id {clean(entry.id, 40)!r} is not of the form F101-0123456789")
     return entry
+
+
+def _check_before(raw: Mapping[str, msgspec.Raw]) -> None:
+    """ValueError for cases before the entry's own that cannot be read, or are too many."""
+    cases = msgspec.json.decode(raw["before"], type=list[msgspec.Raw]) if "before" in raw else []
+    if len(cases) > MAX_BEFORE:
+        raise ValueError(f"{len(cases)} cases before its own are over the limit of {MAX_BEFORE}")
+    for place, case in enumerate(cases):
+        try:
+            decode_case(bytes(case))
+        except CaseError as error:
+            raise ValueError(f"before[{place}]: {error}") from None
 
 
 class Corpus:
@@ -187,8 +213,8 @@ class Corpus:
 
     def add(self, entry: Entry) -> Path:
         """Keep an entry among the found ones; returns its path. An entry of that id that is there already, in any folder,
-        stays as it is (FileExistsError tells). A file in its place that cannot be read stays too, and the entry is kept
-        under its longer name.
+        stays as it is (FileExistsError tells). A file in its place that cannot be read stays too, and so does the unfinished
+        entry of another run, which may be gone tomorrow; then the entry is kept under its longer name.
 
         CorpusError when it cannot be written.
         """
@@ -204,7 +230,7 @@ class Corpus:
 
     def _has(self, folder: str, entry_id: str) -> bool:
         found = read_entry(self.root / folder / f"{entry_id}.json")
-        return isinstance(found, Entry) and found.id == entry_id
+        return isinstance(found, Entry) and found.id == entry_id and not (found.interrupted and folder == FOUND)
 
     def _put_beside(self, entry: Entry) -> Path:
         name = variant_name(entry)
@@ -232,6 +258,20 @@ class Corpus:
             raise CorpusError(f"{target}: not a directory") from None
         except OSError as error:
             raise CorpusError(f"{target}: {error.strerror or error}") from None
+
+    def replace(self, path: Path, entry: Entry) -> None:
+        """Write an entry over one that the same run has written, whole or not at all. CorpusError when that fails."""
+        try:
+            write_whole(path, encode_entry(entry))
+        except OSError as error:
+            raise CorpusError(f"{path}: {error.strerror or error}") from None
+        _sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove the file of an entry; where that cannot be done, it stays."""
+        with contextlib.suppress(OSError):
+            path.unlink()
+            _sync_directory(path.parent)
 
     def check_writable(self) -> None:
         """CorpusError when entries could not be written here; makes the directory."""
@@ -278,7 +318,8 @@ def read_entry(path: Path) -> Union[Entry, BadEntry]:
 def content_of(entry: Entry) -> str:
     """Eight hex digits of what an entry says: the signature, the call and what must happen; not who found it, or when."""
     said = [msgspec.to_builtins(part) for part in (entry.signature, entry.expected)]
-    data = msgspec.json.encode([*said, entry.profile, entry.standard, case_to_dict(entry.case)], order="sorted")
+    cases = [case_to_dict(case) for case in (entry.case, *entry.before)]
+    data = msgspec.json.encode([*said, entry.profile, entry.standard, *cases], order="sorted")
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 

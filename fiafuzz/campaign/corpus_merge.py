@@ -29,7 +29,7 @@ from .corpus import (
     read_entry,
     variant_name,
 )
-from .events import FindingKept, decode_event
+from .events import FindingKept, FindingRepeated, decode_event
 from .results import clean
 from .rundir import EVENTS, log_lines
 
@@ -75,24 +75,33 @@ def sources_of(path: Path) -> Iterator[Union[Source, BadEntry]]:
 
 
 def _of_log(path: Path) -> Iterator[Union[Source, BadEntry]]:
-    """The findings that a run has kept."""
+    """The findings that a run has kept. What it has kept before it was shrunk counts where the run was not resumed."""
     number = 0
+    unfinished: dict[int, Source] = {}
     try:
         for _, line in log_lines(path):
             number += 1
-            if b'"FindingKept"' not in line:
+            if b'"FindingKept"' not in line and b'"FindingRepeated"' not in line:
                 continue
             where = f"{path}:{number}"
             try:
                 event = decode_event(line)
-                if isinstance(event, FindingKept):
+                if isinstance(event, FindingRepeated):
+                    unfinished.pop(event.number, None)
+                elif isinstance(event, FindingKept):
                     # The reader of files is stricter than that of logs: limits, the form of the id.
-                    yield Source(decode_entry(encode_entry(event.entry)), FOUND, where)
+                    found = Source(decode_entry(encode_entry(event.entry)), FOUND, where)
+                    unfinished.pop(event.number, None)
+                    if event.interrupted:
+                        unfinished[event.number] = found
+                    else:
+                        yield found
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 if line.endswith(b"\n"):  # else the run was killed while it wrote
                     yield BadEntry(where, clean(" ".join(str(error).split()), 300))
     except OSError as error:
         yield BadEntry(str(path), error.strerror or str(error))
+    yield from unfinished.values()
 
 
 def merge(sources: Iterator[Union[Source, BadEntry]], into: Corpus, *, dry: bool = False) -> Iterator[Merged]:

@@ -73,5 +73,7 @@ def _replay_entry(leg: Leg, entry: Entry) -> Iterator[Event]:
         yield leg.done(running, Verdict(FLAKY, entry.signature.code, entry.signature.rule, again.text), done)
         yield tell(FlakyFound, number=0, case=entry.case, verdict=verdict, failed=again.failed, tries=again.tries)
     else:
+        if done.job.case != entry.case:  # it was one of the calls before
+            running = leg.running_case(Proposal(done.job.case, "replay", entry=entry.id), None, 1, "replay")
         leg.running[done.job.id] = running
         yield from leg.settle(done)

@@ -31,6 +31,7 @@ from .schedulers.choice import scheduler_of
 from .schedulers.protocol import BackendRefused, DevicesLost, Scheduler, SchedulerError
 from .stopping import StopFlag, signals_stop
 from .tally import Tally, summarise
+from .unfinished import Unfinished, whose
 from .wire import Hello
 
 __all__ = ["Campaign", "run_campaign", "summarise"]
@@ -69,6 +70,8 @@ class Campaign:
             self.began = datetime.fromisoformat(past.started)
             self.directory = RunDir(past.directory, (past.length, past.size))
             self._relearn(past)
+        began = self.began.isoformat(timespec="seconds")
+        self.unfinished = Unfinished(self.corpus, plan.seed, began, None if past is None else past.unfinished)
         self.started = monotonic() - (past.elapsed if past is not None else 0.0)
         self.tally = past.tally if past is not None else Tally()
         self.case_number = past.cases if past is not None else 0
@@ -150,18 +153,21 @@ class Campaign:
             yield self.tell(KnownIssue, issue=issue, status="expired", text=text)
 
     def _keep_again(self) -> Iterator[Event]:
-        """Try again to write findings for which the corpus had no room."""
+        """Try again to write findings for which the corpus had no room, and take away what others have taken the place of."""
+        for (backend, profile), leg in self.past.legs.items() if self.past is not None else ():
+            for digest in leg.closed:
+                self.unfinished.settle((backend, profile, digest))
         for kept in [k for k in self.tally.findings.values() if k.path is None]:
             fields = {name: value for name, value in msgspec.structs.asdict(kept).items() if name != "at"}
             try:
-                path = str(self.corpus.add(kept.entry))
+                path = str(self.unfinished.keep(kept.entry))
             except FileExistsError:
                 path = str(self.corpus.root)
             except CorpusError:
                 continue
-            yield self.tell(
-                FindingKept, **{**fields, "path": path, "problem": ""}
-            )
+            event = self.tell(FindingKept, **{**fields, "path": path, "problem": ""})
+            self.unfinished.settle(whose(kept.entry), kept.entry if kept.interrupted else None)
+            yield event
 
     def _lists(self) -> Iterator[Event]:
         """Known issues that pass now, and the baseline as it is to be; told and written once."""

@@ -112,7 +112,7 @@ class CaseDone(_Event, frozen=True, tag=True, omit_defaults=True):
 
 class FindingFound(_Event, frozen=True, tag=True):
     """Something is wrong, and a second run said so too. The case is here in full, before it is shrunk, with pictures of wrong
-    values."""
+    values. ``before``: the cases that the same process must run first for it to go wrong."""
 
     number: int
     phase: str
@@ -122,12 +122,15 @@ class FindingFound(_Event, frozen=True, tag=True):
     verdict: Verdict
     foreseen: Foreseen
     pictures: tuple[Picture, ...] = ()
+    before: tuple[Case, ...] = ()
 
 
 class FindingKept(_Event, frozen=True, tag=True):
     """A finding is shrunk and has its corpus entry. ``new`` is false when the corpus had the signature before; ``path``
     is where it is kept, None when it could not be written (then this event is the only copy, and ``problem`` says
-    why). ``known``: the issue of corpus/known.toml that covers it, or "baseline"; such a finding does not fail the run."""
+    why). ``known``: the issue of corpus/known.toml that covers it, or "baseline"; such a finding does not fail the run.
+    ``interrupted``: the run was asked to stop before it was shrunk. When the run is resumed, the finding comes to another end
+    under its number (FindingKept, FindingRepeated), and this entry goes."""
 
     number: int
     entry: Entry
@@ -138,6 +141,7 @@ class FindingKept(_Event, frozen=True, tag=True):
     problem: str = ""
     known: Optional[str] = None
     effort: tuple[int, ...] = ()
+    interrupted: bool = False
 
 
 class FindingRepeated(_Event, frozen=True, tag=True):
@@ -145,6 +149,7 @@ class FindingRepeated(_Event, frozen=True, tag=True):
 
     number: int
     entry: str
+    effort: tuple[int, ...] = ()
 
 
 class FlakyFound(_Event, frozen=True, tag=True):
@@ -156,6 +161,7 @@ class FlakyFound(_Event, frozen=True, tag=True):
     verdict: Verdict
     failed: int
     tries: int
+    effort: tuple[int, ...] = ()
 
 
 class Replayed(_Event, frozen=True, tag=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fiafuzz.backends.protocol import Outcome
-from fiafuzz.model.case import Case, CaseError, TensorSpec
-from fiafuzz.model.dtypes import DTYPES
+from fiafuzz.model.case import Case, CaseError
 from fiafuzz.model.factors import factor_words
 from fiafuzz.model.profiles import DEFAULT_PROFILE, profile_for
 from fiafuzz.model.scene import Scene
@@ -25,19 +24,18 @@ from fiafuzz.model.tensors import Tensors, check_sizes, materialize, named_specs
 from oracles.precision_standards import DEFAULT_STANDARD
 
 from .cost import estimated_seconds
+from .earlier import Earlier, same_bits
 from .held import Held
+from .outcomes import MAX_RATIO, Arrays, compact, ended_as, is_fatal, poisoned, raw_arrays, run_guarded, wrong_form
 from .relations import relations_for
-from .results import MAX_ELEMENTS_SHOWN, About, Broken, Element, Judged, Picture, RawArray, Result, Seconds, clean, in_words, number
+from .results import About, Broken, Judged, Picture, Result, Seconds, clean, in_words
 from .triage import plain_case
 from .verdict import PASS, decide, foreseen, gives_values, reason_not_to_run
 from .wire import Job, Setup
 
 if TYPE_CHECKING:
     from fiafuzz.backends.protocol import Backend, BackendInfo
-    from oracles.precision import Judgement
     from oracles.reference import Expected
-
-Arrays = dict[str, NDArray[Any]]
 
 IDLE, MAKE, RUN, REFERENCE, JUDGE = range(5)
 STAGES: tuple[str, ...] = ("idle", "make", "run", "reference", "judge")
@@ -45,15 +43,8 @@ STAGES: tuple[str, ...] = ("idle", "make", "run", "reference", "judge")
 
 MAX_BLIND_ELEMENTS = 1 << 24
 """Elements of a call that no one has predicted to be accepted: larger ones are run without tensors or not at all."""
-MAX_OUTPUT_ELEMENTS = 1 << 28
 MAX_RELATED_SECONDS = 1.0
 """The other side of a relation may be larger than the call itself, but no giant."""
-MAX_RATIO = 1e30
-"""What stands for an infinite error ratio."""
-OOM_NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
-KINDS = frozenset({"ok", "reject", "unsupported", "crash", "hang", "oom", "lost", "error"})
-FATAL_KINDS = frozenset({"crash", "hang", "lost"})
-"""Outcomes after which a process is not trusted with another case, whether the backend says so or not."""
 
 
 class Executor:
@@ -76,6 +67,7 @@ class Executor:
         self.setup = setup or Setup("", profile or "")
         self._held: Optional[Held] = None
         self._fatal = False
+        self._earlier: Optional[Earlier] = None
         self.profile = profile
         self.standard = standard or DEFAULT_STANDARD
         self._others: dict[tuple[str, Optional[str]], Backend] = {}
@@ -102,6 +94,16 @@ class Executor:
                 raise LookupError(f"no way to make the backend {name!r}")
             self._others[key] = self._get(name, profile)
         return self._others[key]
+
+    def run_through(self, job: Job) -> Iterator[Result]:
+        """Run the cases before a job, in order, and its own; a result for each, as soon as there is one. A fatal one is the last."""
+        self._earlier = Earlier(job) if job.before else None
+        for case in job.before:
+            result = self.execute(Job(job.id, case, backend=job.backend, profile=job.profile, foresee=True, turns=False))
+            yield result
+            if result.fatal:
+                return
+        yield self.execute(job)
 
     def execute(self, job: Job) -> Result:
         """Run one job. Never raises for what a case or a backend does; what breaks here is a result of kind
@@ -132,7 +134,7 @@ class Executor:
         about = About(expected, factor_words(scene), judge)
         if reason is not None:
             return Result("skipped", message=reason, about=about)
-        again, relate = turns(case, setup) if judge else (False, False)
+        again, relate = turns(case, setup) if judge and job.turns else (False, False)
         job = msgspec.structs.replace(job, judge=judge, runs=2 if again else 1, relations=relate, foresee=False)
         result = self._execute(job, scene)
         held: tuple[str, ...] = ()
@@ -183,6 +185,9 @@ class Executor:
                 same = self._same(backend, case, scene, got, wanted.compare if wanted is not None else None, job.runs - 1)
             except _Ended as end:
                 return ended_as(end.outcome, spent)
+        measured = backend.info.deterministic and backend.info.computes and not self._fatal
+        if self._earlier is not None and measured and same is not False and (judged is None or judged.passed):
+            same = self._earlier.same(case, got, wanted.compare if wanted is not None else None, same)
         related: Optional[str] = None
         if job.relations and wanted is not None and judged is not None and judged.passed and not self._fatal:
             related, broken = self._relate(backend, job, tensors, wanted, got)
@@ -329,119 +334,3 @@ class _Ended(Exception):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.kind)
         self.outcome = outcome
-
-
-def is_fatal(outcome: Outcome) -> bool:
-    """Whether the process must not run another case after this outcome."""
-    return outcome.fatal or outcome.kind in FATAL_KINDS
-
-
-def ended_as(outcome: Outcome, spent: Seconds) -> Result:
-    """The result of a run that did not come back with outputs."""
-    message, stage = clean(outcome.message), None if outcome.stage is None else clean(outcome.stage, 80)
-    return Result(outcome.kind, outcome.code, stage, message, outcome.signal, seconds=spent, fatal=is_fatal(outcome))
-
-
-def run_guarded(backend: Backend, case: Case, scene: Scene, tensors: Tensors, outputs: Arrays) -> Outcome:
-    """The backend's outcome; whatever it raises, SystemExit and KeyboardInterrupt included, becomes one of kind "error"
-    or "oom"."""
-    try:
-        outcome = backend.run(case, scene, tensors, outputs)
-    except BaseException as error:
-        kind = "oom" if type(error).__name__ in OOM_NAMES else "error"
-        return Outcome(kind, message=in_words(error))
-    if not isinstance(outcome, Outcome):
-        return Outcome("error", message=clean(f"the backend returned {type(outcome).__name__} instead of an Outcome"))
-    wrong = not_as_declared(outcome)
-    return Outcome("error", message=clean(f"the backend returned an Outcome whose {wrong}")) if wrong else outcome
-
-
-def not_as_declared(outcome: Outcome) -> str:
-    """What is wrong with the fields of an outcome, "" when nothing is: a dataclass takes anything, the wire and the verdict do not."""
-    if not isinstance(outcome.kind, str) or outcome.kind not in KINDS:
-        return f"kind is {outcome.kind!r:.60}"
-    for name in ("code", "signal"):
-        value = getattr(outcome, name)
-        if value is not None and (not isinstance(value, int) or abs(value) >= 1 << 63):
-            return f"{name} is {type(value).__name__} {value!r:.60}"
-    if outcome.stage is not None and not isinstance(outcome.stage, str):
-        return f"stage is {type(outcome.stage).__name__}"
-    return ""
-
-
-def poisoned(case: Case) -> Arrays:
-    """Output buffers of a call, in storage form, filled with the poison pattern. CaseError for impossible shapes."""
-    from oracles.precision import poison
-
-    found: Arrays = {}
-    wanted: list[tuple[str, Optional[TensorSpec]]] = [("attentionOut", case.outputs.attentionOut)]
-    if case.attrs.softmaxLseFlag:
-        wanted.append(("softmaxLse", case.outputs.softmaxLse))
-    for name, spec in wanted:
-        if spec is None:
-            continue
-        if any(n < 0 for n in spec.shape) or math.prod(n or 1 for n in spec.shape) > MAX_OUTPUT_ELEMENTS:
-            raise CaseError(f"no buffer of shape {list(spec.shape)} can be made", f"$.outputs.{name}.shape")
-        found[name] = poison(spec.dtype, spec.shape)
-    return found
-
-
-def wrong_form(buffers: Arrays, got: Arrays) -> str:
-    """What is wrong with shape or dtype of the outputs (F103), in words; "" when nothing is."""
-    for name, buffer in buffers.items():
-        array = got.get(name)
-        if array is None:
-            return f"{name} is missing"
-        if not isinstance(array, np.ndarray):
-            return f"{name} is {type(array).__name__}, not an array"
-        if array.shape != buffer.shape or array.dtype != buffer.dtype:
-            return f"{name} is {array.dtype} {list(array.shape)} instead of {buffer.dtype} {list(buffer.shape)}"
-    return ""
-
-
-def same_bits(one: NDArray[Any], other: NDArray[Any], where: Optional[NDArray[Any]]) -> bool:
-    """Whether two arrays are equal bit for bit, at the places marked in ``where`` (all without it)."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    bits = np.dtype(f"u{one.dtype.itemsize}")
-    equal = np.ascontiguousarray(one).view(bits) == np.ascontiguousarray(other).view(bits)
-    if where is not None and where.shape == equal.shape:
-        equal = equal | ~where
-    return bool(equal.all())
-
-
-def raw_arrays(arrays: Arrays) -> dict[str, RawArray]:
-    """Arrays as bytes for the wire."""
-    return {name: RawArray(a.shape, a.dtype.name, np.ascontiguousarray(a).tobytes()) for name, a in arrays.items()}
-
-
-def from_raw(raw: Mapping[str, RawArray]) -> Arrays:
-    """Arrays back from the wire; ValueError when size and shape do not agree."""
-    known = {d.storage for d in DTYPES.values()} | {"float32", "float64"}
-    found: Arrays = {}
-    for name, item in raw.items():
-        if item.dtype not in known:
-            raise ValueError(f"unknown storage dtype {item.dtype!r}")
-        found[name] = np.frombuffer(item.data, dtype=np.dtype(item.dtype)).reshape(item.shape)
-    return found
-
-
-def compact(judgement: Judgement) -> Judged:
-    """A Judgement of the precision floor in the form that travels."""
-    shown = [
-        Element(record.name, e.index, number(e.expected), number(e.got), number(e.allowed))
-        for record in judgement.outputs
-        for e in record.worst
-    ]
-    ratio = judgement.error_ratio
-    return Judged(
-        judgement.passed,
-        judgement.code,
-        min(float(ratio), MAX_RATIO) if ratio == ratio else MAX_RATIO,
-        judgement.compared,
-        judgement.excluded,
-        judgement.untestable,
-        sum(r.failing for r in judgement.outputs),
-        tuple(shown[:MAX_ELEMENTS_SHOWN]),
-        "" if judgement.passed else clean(judgement.summary),
-    )

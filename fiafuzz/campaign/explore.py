@@ -168,6 +168,8 @@ class _Search:
     def __init__(self, leg: Leg, state: PhaseState) -> None:
         self.leg = leg
         self.recorded = dict(state.explored)
+        self.open = leg.past.explored
+        """Findings that the log leaves open, by place and digest: their cases are run again, as if they had not been."""
         leg.job_number += state.jobs - len(self.recorded)
         self.plainest: Optional[Settled] = None
         self.weight: Any = None
@@ -178,6 +180,8 @@ class _Search:
     def recall(self, proposal: Proposal) -> Optional[_Answer]:
         """The answer to a proposal that was run before the run was resumed; None for one that was not."""
         found = self.recorded.pop(proposal.place, None)
+        if (proposal.place, proposal.case.digest) in self.open:
+            return None
         if found is None or found.digest != proposal.case.digest:
             return None
         self.leg.job_number += 1
@@ -192,14 +196,17 @@ class _Search:
     def take(self, proposal: Proposal) -> Generator[Event, None, _Answer]:
         """Run a proposal, yield its events, return the answer."""
         leg = self.leg
-        skipped = leg.offer(proposal, "explore")
-        if skipped is not None:
+        number = self.open.pop((proposal.place, proposal.case.digest), 0)
+        if number:
+            leg.hand_out(proposal, "explore")
+        elif (skipped := leg.offer(proposal, "explore")) is not None:
             yield skipped
             return _Answer()
         found = leg.wait_for(leg.job_number)
         yield from leg.restarts()
         if found is None:
             return _Answer()
+        found = replace(found, running=replace(found.running, number=number))
         judged = found.completed.result.judged
         ratio = round(judged.error_ratio, 6) if judged is not None else 0.0  # as the log has it
         if self.sought is None and (not found.verdict.failed or leg.investigator.explained(found.failure) is not None):
@@ -246,6 +253,9 @@ class _Search:
                 return  # it will be found again
             if known is not None and _same(known, found):
                 known.count += 1
+                if found.running.number:
+                    yield self.leg.tell_repeat(found.running.number, known, found.running.proposal.case)
+                    continue
                 yield self.leg.done(found.running, found.verdict, found.completed, known)
             else:
                 yield from self.leg.settled(found)
@@ -354,7 +364,7 @@ def _explore(
             elif asked is not None:
                 answer = search.recall(asked)
                 if answer is None:
-                    taken += 1
+                    taken += (asked.place, asked.case.digest) not in search.open  # such a one is counted already
                     answer = yield from search.take(asked)
                 explorer.answers.put(answer)
         yield from search.close()

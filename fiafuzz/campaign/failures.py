@@ -24,6 +24,10 @@ class Failure:
     runs: int = 1
     gone: str = ""
     """Why the device that ran it was given up afterwards; "" when it was not."""
+    before: tuple[Case, ...] = ()
+    """Cases that the same process was made to run just before it."""
+    recent: tuple[Case, ...] = ()
+    """Cases that the process happens to have run before that."""
 
     @property
     def error(self) -> str:
@@ -67,7 +71,8 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Kept:
-    """A finding with its entry. ``new``: the corpus did not have it. ``problem``: why it could not be written."""
+    """A finding with its entry. ``new``: the corpus did not have it. ``problem``: why it could not be written. ``interrupted``: the
+    run was asked to stop before it was shrunk."""
 
     failure: Failure
     entry: Entry
@@ -76,6 +81,7 @@ class Kept:
     runs: int
     seconds: float
     problem: str = ""
+    interrupted: bool = False
 
 
 Step = Union[Flaky, Confirmed, Repeat, Kept]

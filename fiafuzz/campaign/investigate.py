@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Optional
 
@@ -27,9 +28,10 @@ from .plain_starts import plain_faults
 from .plan import Plan
 from .results import Result
 from .schedulers.protocol import Completed, Scheduler, SchedulerError
+from .sequence_look import SequenceLook, kind_of, signature_after
 from .shrink import shrink, stripped
 from .triage import Signature, describe, family, features_of, may_explain, signature_of
-from .verdict import FINDING, PROCESS_CODES, Foreseen, Verdict, decide, foreseen, gives_values
+from .verdict import AFTER_CALLS, FINDING, PROCESS_CODES, Foreseen, Verdict, decide, foreseen, gives_values
 from .wire import Job
 
 TRIES = 4
@@ -72,6 +74,8 @@ class Investigator:
     environment: Mapping[str, str]
     stop: Callable[[], bool]
     now: Callable[[], str]
+    keep: Optional[Callable[[Entry], Path]] = None
+    """Puts an entry into the corpus (None: Corpus.add)."""
     known: list[Known] = field(default_factory=list)
     slowest: float = 0.0
     """Seconds of the slowest case that ended in time."""
@@ -83,6 +87,7 @@ class Investigator:
 
     def __post_init__(self) -> None:
         self.effort = Effort(timed=self.plan.max_time is not None)
+        self._sequences = SequenceLook(self)
 
     # ---- is it known -------------------------------------------------------------------------------
 
@@ -142,14 +147,17 @@ class Investigator:
     def look_into(self, failure: Failure) -> Iterator[Step]:
         """Confirm, shrink and keep one failure. Yields Flaky, or Repeat, or Confirmed and then Kept (or Flaky after
         all). A failure that took its device with it is kept as it is: nothing is run again that might take another. So is
-        one that has come again when no worker is left, or the user is out of patience; then the exception goes on."""
+        one that has come again when no worker is left, or the user is out of patience; then the exception goes on.
+
+        A run that is asked to stop keeps what it is shrinking as it is by then, marked as interrupted; where that looks like a
+        known finding it yields nothing more, since only a whole shrink can tell."""
         told = False
         gone: Optional[Failure] = failure if failure.gone else None
         end: Optional[BaseException] = None
         self._confirmed = None
         if gone is None:
             try:
-                for step in self._look_closely(failure):
+                for step in self._look(failure):
                     told = told or isinstance(step, Confirmed)
                     yield step
                 return
@@ -159,13 +167,33 @@ class Investigator:
                 if self._confirmed is None:
                     raise
                 gone, end = self._confirmed, cut
-        if not told:
-            yield Confirmed(gone)
-        signature = signature_of(self.backend, gone.verdict, gone.error, gone.case)
-        known = self._known_by(signature)
-        yield Repeat(gone, known) if known is not None else self._keep(signature, gone, gone, 0, 0.0)
+        signature = self._signature(gone)
+        known, interrupted = self._known_by(signature), isinstance(end, KeyboardInterrupt)
+        if not (known is not None and interrupted):
+            if not told:
+                yield Confirmed(gone)
+            yield Repeat(gone, known) if known is not None else self._keep(signature, gone, gone, 0, 0.0, interrupted)
         if end is not None:
             raise end
+
+    def _look(self, failure: Failure) -> Iterator[Step]:
+        """The steps for a failure that stood behind others, or alone; one that does not come again alone is tried once more behind
+        those that its worker had run."""
+        if failure.before:
+            yield from self._sequences.look(failure)
+            return
+        told = False
+        for step in self._look_closely(failure):
+            told = told or isinstance(step, Confirmed)
+            if isinstance(step, Flaky) and failure.recent:
+                yield from self._sequences.look_back(failure, step, told=told)
+            else:
+                yield step
+
+    def _signature(self, failure: Failure) -> Signature:
+        if failure.verdict.code == AFTER_CALLS:
+            return signature_after(self.backend, failure, kind_of(decide(failure.foreseen, failure.result), failure.result))
+        return signature_of(self.backend, failure.verdict, failure.error, failure.case)
 
     def _look_closely(self, failure: Failure) -> Iterator[Step]:
         again, failed = self._again(failure)
@@ -178,10 +206,11 @@ class Investigator:
         if early:  # shrinking takes long where every success is a death: first of all it is told
             yield Confirmed(failure)
         with self.effort.of("shrink"):
-            case, runs = self._shrunk(failure)
+            case, runs, cut = self._shrunk(failure)
         known = self._known_by(signature_of(self.backend, failure.verdict, failure.error, case))
         if known is not None:
-            yield Repeat(failure, known)
+            if not cut:
+                yield Repeat(failure, known)
             return
         if not early:
             yield Confirmed(failure)
@@ -194,16 +223,16 @@ class Investigator:
             return
         signature = signature_of(self.backend, final.verdict, final.error, final.case)
         known = self._known_by(signature)
-        yield (
-            Repeat(failure, known)
-            if known is not None
-            else self._keep(signature, failure, final, runs, monotonic() - began)
-        )
+        if known is None:
+            yield self._keep(signature, failure, final, runs, monotonic() - began, cut)
+        elif not cut:
+            yield Repeat(failure, known)
 
-    def _shrunk(self, failure: Failure) -> tuple[Case, int]:
-        """The smallest case that fails in the same way, and the runs that it took."""
+    def _shrunk(self, failure: Failure) -> tuple[Case, int, bool]:
+        """The smallest case that fails in the same way, the runs that it took, and whether the run was asked to stop before it was
+        found."""
         if not self.plan.shrink:
-            return failure.case, 0
+            return failure.case, 0, False
         limit = self._hang_limit() if failure.verdict.code == "F302" else None
         found = shrink(
             failure.case,
@@ -215,7 +244,7 @@ class Investigator:
             starts=self._starts(failure),
             dear=failure.result.deadly,
         )
-        return found.case, found.runs
+        return found.case, found.runs, found.cut_short and self.stop()
 
     def _starts(self, failure: Failure) -> Iterator[Case]:
         """Plain calls that break the same rule: where a failure is about a rule, they may fail as well."""
@@ -291,8 +320,9 @@ class Investigator:
         fresh: bool = False,
         time_limit: Optional[float] = None,
         pictures: bool = False,
+        before: tuple[Case, ...] = (),
     ) -> Failure:
-        """Run a case to see whether it fails like ``like``."""
+        """Run a case, after others if need be, to see whether it fails like ``like``."""
         self._job -= 1
         valid = gives_values(expected)
         job = Job(
@@ -303,8 +333,9 @@ class Investigator:
             relations=valid and like.verdict.code == "F106",
             relation=like.verdict.rule if like.verdict.code == "F106" else None,
             pictures=pictures,
+            before=before,
         )
-        self.effort.runs += 1
+        self.effort.runs += 1 + len(before)
         done: Completed = self.scheduler.run(job, fresh=fresh, time_limit=time_limit)
         result = done.result
         if result.deadly:
@@ -320,18 +351,21 @@ class Investigator:
 
     # ---- where it is kept ------------------------------------------------------------------------------
 
-    def _keep(self, signature: Signature, found: Failure, final: Failure, runs: int, seconds: float) -> Kept:
-        entry = self._entry(signature, found, final, runs)
+    def _keep(
+        self, signature: Signature, found: Failure, final: Failure, runs: int, seconds: float, interrupted: bool = False
+    ) -> Kept:
+        entry = self._entry(signature, found, final, runs, interrupted)
         self.known.append(Known(signature, entry.id, 1))
         try:
-            return Kept(found, entry, True, str(self.corpus.add(entry)), runs, seconds)
+            path = str((self.keep or self.corpus.add)(entry))
+            return Kept(found, entry, True, path, runs, seconds, interrupted=interrupted)
         except FileExistsError:
             there = self.corpus.find(entry.id)
-            return Kept(found, there or entry, False, str(self.corpus.root), runs, seconds)
+            return Kept(found, there or entry, False, str(self.corpus.root), runs, seconds, interrupted=interrupted)
         except CorpusError as error:
-            return Kept(found, entry, True, None, runs, seconds, problem=str(error))
+            return Kept(found, entry, True, None, runs, seconds, str(error), interrupted)
 
-    def _entry(self, signature: Signature, found: Failure, final: Failure, runs: int) -> Entry:
+    def _entry(self, signature: Signature, found: Failure, final: Failure, runs: int, interrupted: bool) -> Entry:
         judged = final.result.judged
         got = Got(
             final.result.kind,
@@ -359,6 +393,8 @@ class Investigator:
             reproduce=reproduce_line(signature.id, self.backend, self.plan.corpus),
             standard=self.plan.standard,
             runs=runs,
+            interrupted=interrupted,
+            before=final.before if signature.code == AFTER_CALLS else (),
         )
 
 

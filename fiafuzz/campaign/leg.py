@@ -59,24 +59,28 @@ class _Running:
     foreseen: Optional[Foreseen]
     runs: int
     phase: str
+    number: int = 0
+    """That of the finding that this case is in the log already (0: none): the run was resumed before it came to its end."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A case that has come back, and the verdict on it. ``gone``: why its device was given up afterwards."""
+    """A case that has come back, and the verdict on it. ``gone``: why its device was given up afterwards. ``before``: the cases
+    that stood before it in its job."""
 
     running: _Running
     completed: Completed
     verdict: Verdict
     gone: str = ""
+    before: tuple[Case, ...] = ()
 
     @property
     def failure(self) -> Failure:
         """As a failure (it must be one)."""
-        running, about = self.running, self.completed.result.about
-        runs = about.runs if about is not None else running.runs
+        running, done = self.running, self.completed
+        runs = done.result.about.runs if done.result.about is not None else running.runs
         assert running.foreseen is not None
-        return Failure(running.proposal.case, running.foreseen, self.verdict, self.completed.result, runs, self.gone)
+        return Failure(running.proposal.case, running.foreseen, self.verdict, done.result, runs, self.gone, self.before, done.recent)
 
 
 class Leg:
@@ -122,6 +126,7 @@ class Leg:
             {"fiafuzz": __version__, **hello.versions},
             lambda: bool(campaign.stop),
             lambda: campaign.began.isoformat(timespec="seconds"),
+            campaign.unfinished.keep,
         )
         self.past = LegPast(self, state)
 
@@ -170,6 +175,12 @@ class Leg:
                 from .explore import explore
 
                 reason = yield from explore(self, end, cases, state)
+                if reason != "stopped":
+                    yield from self.past.reopen(explored=True)
+            elif phase == "sequences":
+                from .sequence_phase import run_sequences
+
+                reason = yield from run_sequences(self, end, cases, state)
             else:
                 skip = skippable(phase, state.until)
                 source = self.past.placed(proposals(phase, self.plan, self.profile, skip=skip), state, skip)
@@ -224,7 +235,7 @@ class Leg:
         """No worker is left: tell what has come in, without running anything again."""
         yield from self.restarts()
         self.running.clear()
-        while self.waiting:
+        while self.waiting and not self.campaign.stop:
             try:
                 yield from self._release()
             except DevicesLost:
@@ -274,8 +285,9 @@ class Leg:
         yield from self._release()
 
     def _release(self) -> Iterator[Event]:
-        """Events of the failures that nothing before them holds up any more."""
-        while self.waiting and (not self.running or self.waiting[0][0] < next(iter(self.running))):
+        """Events of the failures that nothing before them holds up any more. When the run is being stopped, they will be found
+        again: what they are taken for depends on those before them, which are no longer looked into to the end."""
+        while self.waiting and not self.campaign.stop and (not self.running or self.waiting[0][0] < next(iter(self.running))):
             yield from self.settled(heappop(self.waiting)[1])
 
     def verdict_on(self, done: Completed) -> Optional[Settled]:
@@ -295,7 +307,7 @@ class Leg:
         if gone:
             lost = lost_with(running.proposal.case, expected, done.result, 1, gone)
             verdict, done = lost.verdict, replace(done, result=lost.result)
-        return Settled(replace(running, foreseen=expected), done, verdict, gone)
+        return Settled(replace(running, foreseen=expected), done, verdict, gone, done.job.before)
 
     def settled(self, found: Settled) -> Iterator[Event]:
         """Events for one result: counted, explained by a known finding, or looked into."""
@@ -303,10 +315,16 @@ class Leg:
         if verdict.status == INFO:
             verdict = yield from self._disagreement(verdict)
         if not verdict.failed:
-            yield self.done(running, verdict, done)
+            if running.number:
+                yield from self.past.settled_again(running.number, None)
+            else:
+                yield self.done(running, verdict, done)
             return
         self.investigator.effort.position = max(0, done.job.id)
         self.effort = self.investigator.effort.recorded
+        if running.number:
+            yield from self.past.settled_again(running.number, found.failure)
+            return
         try:
             known = self.investigator.explained(found.failure)
         except DevicesLost:
@@ -355,12 +373,13 @@ class Leg:
                     verdict=confirmed.verdict,
                     foreseen=confirmed.foreseen,
                     pictures=confirmed.result.pictures,
+                    before=confirmed.before,
                 )
             elif isinstance(step, Kept):
                 yield self.tell_kept(number, step)
             elif isinstance(step, Repeat):
                 if number:
-                    yield self.campaign.tell(FindingRepeated, number=number, entry=step.known.entry)
+                    yield self.tell_repeat(number, step.known, step.failure.case)
                 else:
                     yield self.done(running, step.failure.verdict, done, step.known)
             else:
@@ -374,12 +393,21 @@ class Leg:
                     verdict=failure.verdict,
                     failed=step.failed,
                     tries=step.tries,
+                    effort=self.investigator.effort.recorded,
                 )
+
+    def tell_repeat(self, number: int, known: Known, case: Case) -> Event:
+        """The event of a finding that turned out to be a known one; ``case``: as it was found."""
+        effort = self.investigator.effort.recorded
+        event = self.campaign.tell(FindingRepeated, number=number, entry=known.entry, effort=effort)
+        self.campaign.unfinished.settle((self.backend, self.profile, case.digest))
+        return event
 
     def tell_kept(self, number: int, step: Kept) -> Event:
         """The event of a finding that has its entry."""
         self.kept += 1
-        return self.campaign.tell(
+        ledger = self.campaign.ledger
+        event = self.campaign.tell(
             FindingKept,
             number=number,
             entry=step.entry,
@@ -388,9 +416,14 @@ class Leg:
             runs=step.runs,
             seconds=round(step.seconds, 3),
             problem=step.problem,
-            known=self.campaign.ledger.label(step.entry),
+            known=ledger.peek(step.entry) if step.interrupted else ledger.label(step.entry),
             effort=self.investigator.effort.recorded,
+            interrupted=step.interrupted,
         )
+        if step.path is not None:
+            about = (self.backend, self.profile, step.failure.case.digest)
+            self.campaign.unfinished.settle(about, step.entry if step.interrupted else None)
+        return event
 
     def _disagreement(self, verdict: Verdict) -> Generator[Event, None, Verdict]:
         """F401 is told once per rule and side; a backend that answers from the prediction, or that checks next to nothing,
@@ -403,7 +436,7 @@ class Leg:
             yield self.campaign.tell(Disagreement, rule=key[0], side=key[1], text=verdict.text)
         return verdict
 
-    def running_case(self, proposal: Proposal, expected: Foreseen, runs: int, phase: str) -> _Running:
+    def running_case(self, proposal: Proposal, expected: Optional[Foreseen], runs: int, phase: str) -> _Running:
         """A case that is about to be with a worker."""
         return _Running(proposal, expected, runs, phase)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Optional
 
-from .events import Event, FindingFound, FindingRepeated, FlakyFound
+from .events import Event, FindingFound, FlakyFound
 from .failures import Failure, Flaky, Kept, Known, Repeat
 from .investigate import TRIES
 from .proposals import Proposal
@@ -87,30 +87,62 @@ class LegPast:
 
     # ---- findings that were found, and not kept before the run ended ----------------------------------------------
 
-    def reopen(self) -> Iterator[Event]:
-        """Look into the findings that the log leaves open; each keeps its number."""
-        for number, found in sorted(self.state.open.items()) if self.state is not None else ():
+    @property
+    def explored(self) -> dict[tuple[int, str], int]:
+        """Open findings whose cases the explore phase will ask for again: place and digest of the case -> number."""
+        state = self.state
+        return {} if state is None else {(place, state.open[n].case.digest): n for place, n in state.explored.items()}
+
+    def reopen(self, *, explored: bool = False) -> Iterator[Event]:
+        """Look into the findings that the log leaves open; each keeps its number. Those that explore asks for again are left to
+        it; ``explored``: it is over, and has not asked for these."""
+        if self.state is None:
+            return
+        waiting = set(self.state.explored.values())
+        for number, found in sorted(self.state.open.items()):
             if self.leg.campaign.stop:
                 return
-            yield from self._reopen(number, found)
+            if explored == (number in waiting):
+                yield from self._reopen(number, found)
 
     def _reopen(self, number: int, found: FindingFound) -> Iterator[Event]:
-        leg = self.leg
         failure = self._failing_again(found)
         if failure is None:
-            yield leg.campaign.tell(
-                FlakyFound, number=number, case=found.case, verdict=found.verdict, failed=1, tries=TRIES + 1
-            )
-            return
+            if not self.leg.campaign.stop:  # else it had no chance to
+                yield self._flaky(number, found, 1, TRIES + 1)
+        else:
+            yield from self._finish(number, found, failure)
+
+    def _finish(self, number: int, found: FindingFound, failure: Failure) -> Iterator[Event]:
+        leg = self.leg
         for step in leg.investigator.look_into(failure):
             if isinstance(step, Kept):
                 yield leg.tell_kept(number, step)
             elif isinstance(step, Repeat):
-                yield leg.campaign.tell(FindingRepeated, number=number, entry=step.known.entry)
+                yield leg.tell_repeat(number, step.known, found.case)
             elif isinstance(step, Flaky):  # a step Confirmed is in the log already
-                yield leg.campaign.tell(
-                    FlakyFound, number=number, case=found.case, verdict=found.verdict, failed=step.failed, tries=step.tries
-                )
+                yield self._flaky(number, found, step.failed, step.tries)
+
+    def _flaky(self, number: int, found: FindingFound, failed: int, tries: int) -> Event:
+        effort = self.leg.investigator.effort.recorded
+        return self.leg.campaign.tell(
+            FlakyFound, number=number, case=found.case, verdict=found.verdict, failed=failed, tries=tries, effort=effort
+        )
+
+    def settled_again(self, number: int, failure: Optional[Failure]) -> Iterator[Event]:
+        """Events of an open finding whose case was run again; None: it did not fail."""
+        assert self.state is not None
+        self.state.explored = {place: one for place, one in self.state.explored.items() if one != number}
+        found = self.state.open[number]
+        if failure is None:
+            yield self._flaky(number, found, 1, 2)
+            return
+        known = self.leg.investigator.explained(failure)
+        if known is not None:
+            known.count += 1
+            yield self.leg.tell_repeat(number, known, found.case)
+        else:
+            yield from self._finish(number, found, failure)
 
     def _failing_again(self, found: FindingFound) -> Optional[Failure]:
         """The failure of an open finding as a run of its case shows it; None when it does not come again."""
@@ -126,12 +158,13 @@ class LegPast:
                 runs=runs if values else 1,
                 relations=values and broken,
                 relation=found.verdict.rule if broken else None,
+                before=found.before,
             )
-            done = leg.scheduler.run(job, fresh=attempt > 0, time_limit=leg.plan.time_limit)
+            done = leg.scheduler.run(job, fresh=attempt > 0 or bool(found.before), time_limit=leg.plan.time_limit)
             leg.investigator.death_seconds += (done.seconds + 3.0) * done.result.deadly
             verdict = decide(found.foreseen, done.result)
-            if verdict.failed:
-                return Failure(found.case, found.foreseen, verdict, done.result, runs)
+            if verdict.failed and len(done.result.before) == len(found.before):
+                return Failure(found.case, found.foreseen, verdict, done.result, runs, before=found.before)
             if leg.campaign.stop:
                 break
         return None
@@ -144,5 +177,5 @@ class LegPast:
             and not kept.new
             and entry.seed == self.leg.plan.seed
             and entry.first_seen == campaign.began.isoformat(timespec="seconds")
-            and all(k.entry.id != entry.id for k in campaign.tally.findings.values())
+            and all(k.entry.id != entry.id for k in campaign.tally.findings.values() if not k.interrupted)
         )

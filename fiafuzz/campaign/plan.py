@@ -14,12 +14,12 @@ from fiafuzz.model.profiles import DEFAULT_PROFILE, PROFILES
 
 from .wire import DEFAULT_MEMORY
 
-PHASES: tuple[str, ...] = ("replay", "sweep", "pairwise", "explore", "bulk")
+PHASES: tuple[str, ...] = ("replay", "sweep", "pairwise", "explore", "sequences", "bulk")
 """In the order in which they run."""
 MODES: tuple[str, ...] = ("valid", "invalid", "boundary", "disputed", "all")
 
 SHARES: Mapping[str, float] = MappingProxyType(
-    {"replay": 0.10, "sweep": 0.25, "pairwise": 0.20, "explore": 0.15, "bulk": 1.0}
+    {"replay": 0.10, "sweep": 0.25, "pairwise": 0.20, "explore": 0.15, "sequences": 1.0, "bulk": 1.0}
 )
 """Share of the whole time (or of the number of cases) after which a phase ends; what a phase leaves over goes to the
 later ones."""
@@ -30,10 +30,15 @@ MODES_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sweep": ("invalid", "boundary", "disputed", "all"),
         "pairwise": ("valid", "all"),
         "explore": ("valid", "invalid", "boundary", "all"),
+        "sequences": MODES,
         "bulk": MODES,
     }
 )
 """Modes in which a phase has something to do."""
+
+
+MAX_SEQUENCE = 32
+"""Calls of a group: a Ray actor must answer for all of them within its time."""
 
 
 class PlanError(ValueError):
@@ -88,6 +93,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     baseline_prune: bool = False
     build: str = ""
     """What people call the build that is tested; a label for the history, not looked at otherwise."""
+    sequences: int = 0
+    """Calls in each group of the sequences phase, which one process makes one after the other (0: no such phase). The phase takes
+    whatever time or number of cases is left, and its groups whole."""
 
 
 def new_seed() -> int:
@@ -108,6 +116,10 @@ def check(plan: Plan) -> None:
         raise PlanError("no phase")
     if plan.max_time is None and plan.max_cases is None:
         raise PlanError("neither a time nor a number of cases bounds the run")
+    if plan.sequences and not 2 <= plan.sequences <= MAX_SEQUENCE:
+        raise PlanError(f"sequences of {plan.sequences} calls; a group has 2 to {MAX_SEQUENCE}")
+    if plan.phases == ("sequences",) and not plan.sequences:
+        raise PlanError("the phase sequences needs the number of calls of a group: --sequences N")
     if plan.workers < 0:
         raise PlanError(f"workers is {plan.workers}, not positive (0: one a device, or one a core)")
     if plan.devices and plan.ray is not None:
@@ -179,4 +191,5 @@ def selected_rules(plan: Plan, profile: str) -> tuple[str, ...]:
 
 def phases_of(plan: Plan) -> tuple[str, ...]:
     """The phases that have something to do in the plan's mode, in order."""
-    return tuple(p for p in PHASES if p in plan.phases and plan.mode in MODES_OF_PHASE[p])
+    found = (p for p in PHASES if p in plan.phases and plan.mode in MODES_OF_PHASE[p])
+    return tuple(p for p in found if p != "sequences" or plan.sequences)

@@ -20,10 +20,14 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Optional
 
+import msgspec
+
+from fiafuzz.model.case import Case
+
 from .guard import DRIVER_MARK
 from .offspring import WORKER_MARK, driver_mark, end_offspring, new_mark
 from .results import Result, clean
-from .wire import MAX_OUTPUT_FRAME, Back, Done, FrameReader, FromWorker, Hello, Job, Refused, Setup, pack
+from .wire import MAX_OUTPUT_FRAME, Back, Done, FrameReader, FromWorker, Hello, Job, Part, Refused, Setup, pack
 from .worker import MARK, RECALLED
 
 READ_SIZE = 1 << 18
@@ -31,6 +35,10 @@ NOISE_KEPT = 4096
 """Bytes of a worker's own stdout and stderr that are kept for the text of a crash."""
 ABORT_GRACE = 0.3
 """Seconds that a hanging worker gets to print where it hangs before it is killed."""
+RECENT = 8
+"""Cases that are remembered of what a process has run."""
+NOT_RUN = frozenset({"skipped", "unsupported", "untestable", "internal"})
+"""Kinds of result that leave no trace in the backend."""
 
 
 def _shared_page() -> int:
@@ -57,19 +65,22 @@ def _environment(mark: str, extra: Mapping[str, str]) -> dict[str, str]:
 @dataclass(frozen=True)
 class Answer:
     """What a worker answered to a job that it held: a result, or None for one that it gives back unrun. ``recalled``: the
-    driver had asked for it back. ``seconds``: since it was begun, as far as the driver can tell."""
+    driver had asked for it back. ``seconds``: since its last case was begun, as far as the driver can tell. ``recent``: the last few
+    cases that the process had run before the job, the latest last."""
 
     job: Job
     result: Optional[Result]
     recalled: bool
     seconds: float
+    recent: tuple[Case, ...] = ()
 
 
 class WorkerProcess:
     """A running worker. ``pending`` holds the jobs that it has not answered yet, the one in work first.
 
-    ``since`` is when the job in work was begun, as far as the driver can tell. ``hello`` is None until the backend is
-    loaded. ``environment`` is added to that of this process. ``spent``: it has said itself that it must not go on.
+    ``since`` is when the case in work was begun, as far as the driver can tell. ``hello`` is None until the backend is
+    loaded. ``environment`` is added to that of this process. ``spent``: it has said itself that it must not go on. ``recent``: the last
+    few cases that it has run, the latest last.
     """
 
     def __init__(self, setup: Setup, environment: Optional[Mapping[str, str]] = None) -> None:
@@ -84,6 +95,9 @@ class WorkerProcess:
         self.hello: Optional[Hello] = None
         self.refused: Optional[Refused] = None
         self.ran = 0
+        self.recent: deque[Case] = deque(maxlen=RECENT)
+        self._parts: list[Result] = []
+        """Results of the cases before that of the job in work."""
         self._outgoing = bytearray()
         self._reader = FrameReader(MAX_OUTPUT_FRAME)
         self._noise: deque[bytes] = deque(maxlen=2)
@@ -200,20 +214,35 @@ class WorkerProcess:
             self.since = monotonic()
         elif isinstance(message, Refused):
             self.refused = message
-        elif isinstance(message, (Done, Back)):
+        elif isinstance(message, (Part, Done, Back)):
             if self.pending and self.pending[0].id == message.id:
-                result = message.result if isinstance(message, Done) else None
-                answer = Answer(self.pending[0], result, self._is_recalled(0), self.busy_seconds)
+                if isinstance(message, Part):
+                    self._parts.append(message.result)
+                    self.since = monotonic()
+                    return None
+                result = self._with_parts(message.result) if isinstance(message, Done) else None
+                job = self.pending[0]
+                answer = Answer(job, result, self._is_recalled(0), self.busy_seconds, tuple(self.recent))
                 self.pending.popleft()
+                self._parts.clear()
                 self.since = monotonic()
                 if result is not None:
                     self.ran += 1
+                    self._remember(job, result)
                     if result.fatal:
                         self.spent = self.lost = True
                 return answer
             self._killed_for = f"answered job {message.id} out of turn"
             self.lost = True
         return None
+
+    def _with_parts(self, result: Result) -> Result:
+        return msgspec.structs.replace(result, before=tuple(self._parts)) if self._parts else result
+
+    def _remember(self, job: Job, result: Result) -> None:
+        if job.backend is None:
+            done = zip((*job.before, job.case), (*result.before, result)) if job.before else ((job.case, result),)
+            self.recent.extend(case for case, one in done if one.kind not in NOT_RUN)
 
     def drain_noise(self) -> bool:
         """Take what the worker printed; only the end is kept, and a flood never blocks it. False when nothing more can
@@ -232,7 +261,7 @@ class WorkerProcess:
 
     @property
     def busy_seconds(self) -> float:
-        """How long the job in work has been running (0 when there is none)."""
+        """How long the case in work has been running (0 when there is none)."""
         return monotonic() - self.since if self.pending else 0.0
 
     @property
@@ -290,7 +319,10 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def death(self) -> Result:
-        """How the job in work ended, after the worker was lost: a result of kind crash, hang or oom."""
+        """How the case in work ended, after the worker was lost: a result of kind crash, hang or oom."""
+        return self._with_parts(self._death())
+
+    def _death(self) -> Result:
         from .execute import STAGES
 
         stage = STAGES[self.stage]

@@ -20,6 +20,7 @@ from .corpus import Entry
 from .results import Result
 from .schedulers.local import LocalScheduler
 from .schedulers.protocol import Completed, Scheduler
+from .sequence_look import after_calls, as_it_ended, kind_of
 from .triage import family
 from .verdict import PASS, SKIPPED, Foreseen, Verdict, decide, error_of, foreseen, gives_values, reason_not_to_run
 from .wire import DEFAULT_MEMORY, Hello, Job, Setup
@@ -84,7 +85,9 @@ def entry_item(entry: Entry) -> Item:
 
 
 def replay_entry(scheduler: Scheduler, entry: Entry, expected: Foreseen, backend: str, time_limit: float) -> Again:
-    """Run an entry again: until it fails twice, or passes as often as a flaky one deserves."""
+    """Run an entry again: until it fails twice, or passes as often as a flaky one deserves. One that has calls before its own gets a
+    fresh worker each time. Where one of these ends the process, the answer is about that call: ``Again.completed`` is as if it had
+    been the last."""
     mine = entry.signature.backend == backend
     runs = 5 if entry.signature.code == "F105" else 1
     valid = gives_values(expected)
@@ -99,10 +102,11 @@ def replay_entry(scheduler: Scheduler, entry: Entry, expected: Foreseen, backend
             runs=runs,
             relations=valid and entry.signature.code == "F106",
             relation=entry.signature.rule if entry.signature.code == "F106" else None,
+            before=entry.before,
         )
-        done = scheduler.run(job, fresh=tries > 0 and failed > 0, time_limit=time_limit)
+        done = as_it_ended(scheduler.run(job, fresh=bool(entry.before) or (tries > 0 and failed > 0), time_limit=time_limit))
         tries += 1
-        verdict = decide(expected, done.result)
+        verdict = decide(expected, done.result) if done.job.case == entry.case else decide(_foreseen(done.job.case, entry), done.result)
         if verdict.failed:
             failed += 1
             if last is None or not last[0].failed:
@@ -116,7 +120,16 @@ def replay_entry(scheduler: Scheduler, entry: Entry, expected: Foreseen, backend
             break
     assert last is not None
     verdict, done = last
-    return Again(_status(entry, verdict, done.result, failed, tries, mine), verdict, done, failed, tries, verdict.text)
+    status = _status(entry, verdict, done.result, failed, tries, mine)
+    if status in ("failing", "flaky") and entry.before:
+        verdict = after_calls(verdict, len(done.job.before))
+    return Again(status, verdict, done, failed, tries, verdict.text)
+
+
+def _foreseen(case: Case, entry: Entry) -> Foreseen:
+    from oracles.constraints.predict import predict
+
+    return foreseen(predict(case, entry.profile, scene=Scene(case)))
 
 
 def _status(entry: Entry, verdict: Verdict, result: Result, failed: int, tries: int, mine: bool) -> str:
@@ -124,6 +137,8 @@ def _status(entry: Entry, verdict: Verdict, result: Result, failed: int, tries: 
         return "flaky"
     if not failed:
         return ("fixed" if mine else "passing") if verdict.status in (PASS, "info") else verdict.status
+    if entry.before:
+        return "failing" if kind_of(verdict, result) == entry.signature.error and verdict.rule == entry.signature.rule else "new"
     same = family(verdict.code or "") == family(entry.signature.code) and (
         verdict.rule == entry.signature.rule or not entry.signature.rule
     )

@@ -145,6 +145,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     hold. ``stage_at`` is where a process was when it died: make, run, reference or judge. ``pictures`` show wrong values, where
     the job asked for them. ``fatal``: the backend says that its process must not be used again, so the worker was replaced.
     ``about`` comes with jobs that let the worker foresee the answer; such a case may also be "skipped" (``message`` says why).
+    ``before`` are the results of the cases that the job had before its own; where there are fewer than that, the result is that of the
+    first case which is not among them, and what was to come after it has not been run.
     """
 
     kind: str
@@ -162,6 +164,12 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     pictures: tuple[Picture, ...] = ()
     fatal: bool = False
     about: Optional[About] = None
+    before: tuple[Result, ...] = ()
+
+    @property
+    def took(self) -> float:
+        """Seconds of the case and of those before it."""
+        return self.seconds.total + sum(result.seconds.total for result in self.before)
 
     @property
     def deadly(self) -> bool:

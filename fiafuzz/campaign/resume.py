@@ -1,8 +1,9 @@
 """Resuming: what the log of a run that was killed or interrupted says about where to go on.
 
 Everything that a resumed run needs is in its log. The plan; which legs and phases are over; which places of the phase
-that was running have been run (CaseDone.place); what was found, and what was found but not yet shrunk and kept. The log
-is read once and nothing of it is held but counts, findings and the places that are ahead of the first gap.
+that was running have been run (CaseDone.place); what was found, and what was found but not yet shrunk and kept, or was kept
+before it was shrunk, since the run was asked to stop. The log is read once and nothing of it is held but counts,
+findings and the places that are ahead of the first gap.
 
 A process can be killed between two events that belong together (a failing case and its finding, say). Such a beginning
 without its end is cut off with the half-written last line, and is run again.
@@ -19,7 +20,7 @@ import msgspec
 
 from fiafuzz import __version__
 
-from .corpus import read_regular
+from .corpus import Entry, read_regular
 from .events import (
     CanaryDone,
     CaseDone,
@@ -106,9 +107,10 @@ class PhaseState:
 @dataclass
 class LegState:
     """A leg as far as it is recorded: when it began, how many cases had been offered by then, its phases, what it has
-    kept, its findings that are not yet looked into to the end, and how many (``shrunk``) are; how many cases each kept
-    entry explains; the runs of the backend that went into looking at failures, and the rules
-    that calls were told to hold to (as in CaseDone)."""
+    kept, its findings that are not yet looked into to the end (``open``; ``explored``: those of them that explore will ask for
+    again, by the places of their cases), and how many (``shrunk``) are; the cases of those that are (``closed``); how many cases
+    each kept entry explains; the runs of the backend that went into looking at failures, and the rules that calls were told to
+    hold to (as in CaseDone)."""
 
     started: LegStarted
     offered: int
@@ -116,10 +118,21 @@ class LegState:
     phases: dict[str, PhaseState] = field(default_factory=dict)
     kept: dict[int, FindingKept] = field(default_factory=dict)
     open: dict[int, FindingFound] = field(default_factory=dict)
+    explored: dict[int, int] = field(default_factory=dict)
+    closed: list[str] = field(default_factory=list)
     shrunk: int = 0
     effort: tuple[int, ...] = ()
     named: set[str] = field(default_factory=set)
     explains: Counter[str] = field(default_factory=Counter)
+
+    def close(self, number: int, effort: tuple[int, ...], *, done: bool = True) -> bool:
+        """A finding has come to its end; whether it was open. ``done``: what was written of it before is of no use any more."""
+        self.effort = effort or self.effort
+        self.explored = {place: one for place, one in self.explored.items() if one != number}
+        found = self.open.pop(number, None)
+        if found is not None and done:
+            self.closed.append(found.case.digest)
+        return found is not None
 
     @property
     def unfinished(self) -> bool:
@@ -151,11 +164,14 @@ class Past:
     disagreements: set[tuple[str, str]] = field(default_factory=set)
     replayed: list[Replayed] = field(default_factory=list)
     kept: list[FindingKept] = field(default_factory=list)
+    unfinished: list[Entry] = field(default_factory=list)
+    """Entries that were written before they were shrunk, in all lives of the run."""
     finished: Optional[Summary] = None
     damaged: int = 0
     _leg: Optional[LegState] = None
     _phase: Optional[PhaseState] = None
     _entry: Optional[str] = None
+    _last: Optional[CaseDone] = None
 
     @property
     def complete(self) -> bool:
@@ -202,34 +218,41 @@ class Past:
             # Places that are missing from a log with damaged lines are those of the lines.
             if event.reason != "stopped" and not (self.damaged and state.ahead):
                 self._close(state)
+                leg.explored.clear()
         elif isinstance(event, CaseDone):
             self._case(leg, event)
         elif isinstance(event, FindingFound):
             self.findings = max(self.findings, event.number)
             leg.open[event.number] = event
+            case = self._last
+            if event.phase == "explore" and case is not None and case.place and case.digest == event.case.digest:
+                leg.explored[case.place] = event.number
         elif isinstance(event, FindingKept):
             self.findings = max(self.findings, event.number)
+            if event.interrupted:
+                self.unfinished.append(event.entry)
+                return  # it is still open
             # One that could not be written at first is told again when the run is resumed, before any leg.
             leg = next((one for one in self.legs.values() if event.number in one.kept), leg)
-            leg.effort = event.effort or leg.effort
-            leg.shrunk += leg.open.pop(event.number, None) is not None
+            leg.shrunk += leg.close(event.number, event.effort, done=event.path is not None)
             leg.explains[event.entry.id] += event.number not in leg.kept
             leg.kept[event.number] = event
             self.kept.append(event)
         elif isinstance(event, FlakyFound):
-            leg.open.pop(event.number, None)
+            leg.close(event.number, event.effort, done=False)  # it did fail before: what was kept of it stays
         elif isinstance(event, Replayed):
             self._entry = event.entry
             self.replayed.append(event)
         elif isinstance(event, RoundDone) and self._phase is not None:
             self._phase.round = event.round + 1
             self._phase.explored.clear()
+            leg.explored.clear()
         elif isinstance(event, FindingRepeated):
-            leg.open.pop(event.number, None)
+            leg.close(event.number, event.effort)
             leg.explains[event.entry] += 1
 
     def _case(self, leg: LegState, event: CaseDone) -> None:
-        self.cases = max(self.cases, event.n)
+        self.cases, self._last = max(self.cases, event.n), event
         if event.repeats:
             leg.explains[event.repeats] += 1
         leg.effort = event.effort or leg.effort

@@ -93,6 +93,9 @@ class Tally:
             self.flaky += 1
         elif isinstance(event, FindingRepeated):
             self.open_findings.pop(event.number, None)
+            before = self.findings.get(event.number)
+            if before is not None and before.interrupted:
+                del self.findings[event.number]
             self.repeats[event.entry] += 1
         elif isinstance(event, Replayed):
             self.replayed[event.status] += 1

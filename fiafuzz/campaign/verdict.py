@@ -23,6 +23,9 @@ NUMERIC_CODES: frozenset[str] = frozenset({"F101", "F102", "F103", "F104", "F105
 CHECK_CODES: frozenset[str] = frozenset({"F201", "F202", "F203"})
 PROCESS_CODES: frozenset[str] = frozenset({"F301", "F302", "F303"})
 
+AFTER_CALLS = "F304"
+"""The code of what goes wrong after other calls only; nothing that one run says by itself."""
+
 _DEATHS: Mapping[str, str] = {"crash": "F301", "oom": "F301", "error": "F301", "hang": "F302", "lost": "F303"}
 
 

@@ -17,7 +17,7 @@ from fiafuzz.model.case import MAX_JSON_BYTES, Case
 
 from .results import Result
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_FRAME = 2 * MAX_JSON_BYTES
 """Largest frame of jobs and ordinary results in bytes."""
 MAX_OUTPUT_FRAME = 1 << 30
@@ -58,7 +58,9 @@ class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     determinism). ``relations``: whether a metamorphic relation is tried; ``relation``: which one (None: the case's own turn).
     ``outputs``: whether outputs come back. ``pictures``: whether wrong values are drawn.
     ``backend``: another backend than the worker's own, standing for ``profile``. ``foresee``: the worker predicts the case
-    and decides itself whether and how it is run (``judge``, ``runs`` and ``relations`` are not looked at).
+    and decides itself whether and how it is run (``judge``, ``runs`` and ``relations`` are not looked at). ``before``: cases that
+    the same process runs first, one after the other; each is foreseen, and run once. ``turns``: whether a foreseen case may be run
+    twice or tried on a relation when it is its turn.
     """
 
     id: int
@@ -72,6 +74,8 @@ class Job(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     backend: Optional[str] = None
     profile: Optional[str] = None
     foresee: bool = False
+    before: tuple[Case, ...] = ()
+    turns: bool = True
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -98,8 +102,15 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class Part(msgspec.Struct, frozen=True, tag=True):
+    """The result of a case that a job has before its own; more of the job comes."""
+
+    id: int
+    result: Result
+
+
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The result of one job."""
+    """The result of one job: of its own case, or of the one before it that ended the process's usefulness."""
 
     id: int
     result: Result
@@ -112,7 +123,7 @@ class Back(msgspec.Struct, frozen=True, tag=True):
 
 
 ToWorker = Union[Setup, Job]
-FromWorker = Union[Hello, Refused, Done, Back]
+FromWorker = Union[Hello, Refused, Part, Done, Back]
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Optional
 from fiafuzz import __version__
 
 from .results import clean, in_words
-from .wire import PROTOCOL, Back, Done, Hello, Job, Refused, Setup, WireError, WorkerWire
+from .wire import PROTOCOL, Back, Done, Hello, Job, Part, Refused, Setup, WireError, WorkerWire
 
 if TYPE_CHECKING:
     from fiafuzz.backends.protocol import Backend
@@ -156,10 +156,11 @@ def _serve(wire: WorkerWire, page: mmap.mmap) -> int:
             wire.write(Back(job.id))
             continue
         job_id = job.id
-        result = executor.execute(job)
-        wire.write(Done(job.id, result))
-        if result.fatal:  # what is left of the backend might wait for a device that no longer answers
-            os._exit(0)
+        for place, result in enumerate(executor.run_through(job)):
+            more = place < len(job.before) and not result.fatal
+            wire.write(Part(job.id, result) if more else Done(job.id, result))
+            if result.fatal:  # what is left of the backend might wait for a device that no longer answers
+                os._exit(0)
 
 
 if __name__ == "__main__":

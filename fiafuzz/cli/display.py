@@ -36,6 +36,7 @@ from .durations import in_words
 def entry_block(entry: Entry, heading: str) -> str:
     """A finding for people: what, expected against got, the rule, the parameters that matter, the reproduce line."""
     from fiafuzz.campaign.results import clean
+    from fiafuzz.campaign.sequence_shrink import describe_before
     from oracles.constraints.catalogue import rule_by_id
     from oracles.constraints.statements import cite_text
 
@@ -53,6 +54,7 @@ def entry_block(entry: Entry, heading: str) -> str:
     if rule is not None:
         lines.append(f"  rule       {rule.id} {rule.title} [{cite_text(rule.cites)}]")
     lines += [f"  {'differs in' if i == 0 else '          '} {line}" for i, line in enumerate(entry.differences)]
+    lines += [f"  {'after' if i == 0 else '':<10} {line}" for i, line in enumerate(describe_before(entry.before, entry.case))]
     lines.append(f"  reproduce  {entry.reproduce}")
     return "\n".join(clean(line).replace("\n", "\n             ") for line in lines)
 
@@ -130,6 +132,8 @@ class Display:
             self.say(entry_block(event.entry, heading_of(event.new, event.known)))
             if event.problem:
                 self.say(f"  not kept: {event.problem}")
+            if event.interrupted:
+                self.say("  interrupted before it was shrunk; fuzz --resume finishes it")
         elif isinstance(event, FlakyFound):
             self.say(f"flaky: {event.verdict.code} on case {event.case.digest}, failed {event.failed} of {event.tries} times")
         elif isinstance(event, Replayed):

@@ -55,7 +55,10 @@ def command(what: tuple[str, ...], form: str, target: str | None, name: str | No
             raise click.exceptions.Exit(EXIT_USAGE)
         click.echo("fiafuzz: no case to export" + (f" is called {name!r}" if name else ""), err=True)
         raise click.exceptions.Exit(EXIT_NOTHING)
-    refused = _tables(items, form, target) if form in TABLES else _programs(items, form, target)
+    alone = [item for item in items if not _takes_others(item, form)]
+    refused = len(items) - len(alone)
+    if alone:
+        refused += _tables(alone, form, target) if form in TABLES else _programs(alone, form, target)
     raise click.exceptions.Exit(EXIT_USAGE if refused or problems else EXIT_CLEAN)
 
 
@@ -90,6 +93,19 @@ def _items(what: tuple[str, ...], corpus: str, profile: str | None, problems: li
             yield Item(called, record.case, profile or record.profile or profile_for(record.case.api, record.case.product).name)
         if reader.failed:
             problems.append(f"{word}: {reader.bad} unreadable record{'s' * (reader.bad != 1)}")
+
+
+def _takes_others(item: Item, form: str) -> bool:
+    """Whether a finding shows only after other calls in the same process, which no form can say; it is told."""
+    from fiafuzz.campaign.results import clean
+
+    entry = item.entry
+    if entry is None or not entry.before:
+        return False
+    calls = f"{len(entry.before)} other call{'s' * (len(entry.before) != 1)}"
+    text = f"it shows only after {calls} in the same process, and {form} makes the call alone; to run them all: {entry.reproduce}"
+    click.echo(f"fiafuzz: {clean(item.title, 80)}: {clean(text)}", err=True)
+    return True
 
 
 # ---- one file for all cases -----------------------------------------------------------------------

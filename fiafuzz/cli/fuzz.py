@@ -28,7 +28,7 @@ from .options import known_profile
 from .resuming import check_examples, memory_options, past_of, plan_of
 from .worker_options import check_ray, worker_options, workers_of
 
-PHASES = ("replay", "sweep", "pairwise", "explore", "bulk")
+PHASES = ("replay", "sweep", "pairwise", "explore", "sequences", "bulk")
 REPORTS = tuple(FORMATS)
 EXIT_OF = {
     "clean": EXIT_CLEAN,
@@ -86,6 +86,13 @@ def comma_list(known: tuple[str, ...]) -> Any:
 )
 @click.option("--phases", metavar="LIST", callback=comma_list(PHASES), help=f"Comma-separated phases to run. [default: {','.join(PHASES)}]")
 @click.option(
+    "--sequences",
+    type=click.IntRange(2, 32),
+    metavar="N",
+    help="Make calls in groups of N, each group one after the other in one process: the phase sequences, which takes what the phases "
+    "before it leave. What goes wrong only after other calls is a finding (F304).",
+)
+@click.option(
     "--select", multiple=True, metavar="GROUP|RULE", help="Only faults and boundaries of this parameter group or rule; may be repeated."
 )
 @click.option("--ignore", multiple=True, metavar="GROUP|RULE", help="Leave this parameter group or rule out; may be repeated.")
@@ -121,6 +128,7 @@ def command(
     seed: int | None,
     mode: str,
     phases: tuple[str, ...] | None,
+    sequences: int | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     workers: int | None,
@@ -167,6 +175,7 @@ def command(
         seed=new_seed() if seed is None else seed,
         mode=mode,
         phases=phases or PHASES,
+        sequences=sequences or 0,
         select=select,
         ignore=ignore,
         max_time=max_time if max_time or max_cases else 60.0,

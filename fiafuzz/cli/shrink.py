@@ -58,9 +58,10 @@ def command(file: str, backend: str, profile: str | None, name: str | None, runs
         scheduler.start()
         wanted = outcome(record.case)
         if not wanted[0]:
-            click.echo(
-                f"fiafuzz: {record.where}: does not fail on {backend} ({chosen})" + (f": {wanted[2]}" if wanted[2] else ""), err=True
-            )
+            more = f": {wanted[2]}" if wanted[2] else ""
+            if record.extra.get("before"):
+                more += "; alone, that is: shrink leaves the calls out that its file has before it (replay makes them)"
+            click.echo(f"fiafuzz: {record.where}: does not fail on {backend} ({chosen}){more}", err=True)
             raise click.exceptions.Exit(EXIT_NOTHING)
         relation = wanted[1] if wanted[0] == "F106" else None
 

@@ -239,10 +239,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def get(self, name: str) -> object:
         """The value of any parameter by its C name (input, attribute or output)."""
-        for part in (self.inputs, self.attrs, self.outputs):
-            if name in part.__struct_fields__:
-                return getattr(part, name)
-        raise KeyError(name)
+        return getattr(getattr(self, _SECTIONS[name]), name)
 
     def replace(self, **changes: object) -> Case:
         """A copy with parameters (C names) or ``seed``, ``api``, ``product`` changed."""
@@ -261,6 +258,13 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """16 hex digits that depend on the content alone."""
         return hashlib.blake2b(encode_case(self), digest_size=8).hexdigest()
 
+
+_SECTIONS: dict[str, str] = {
+    name: section
+    for section, part in (("outputs", Outputs), ("attrs", Attrs), ("inputs", Inputs))
+    for name in part.__struct_fields__
+}
+"""Where a parameter of that C name stands."""
 
 _INT_ATTRS: tuple[str, ...] = tuple(
     p.name for p in ATTRIBUTES if p.name not in ("scaleValue", "inputLayout", "softmaxLseFlag"))

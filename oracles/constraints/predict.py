@@ -12,7 +12,7 @@ from fiafuzz.model.scene import Scene
 
 from .catalogue import all_rules
 from .routes import NEWER, route
-from .rule import Basis, Effect, Rule, Stage
+from .rule import Basis, Effect, Predicate, Rule, Stage
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,19 @@ def rules_for(profile_name: str) -> tuple[Rule, ...]:
     return tuple(sorted(chosen, key=lambda r: (r.stage, r.order)))
 
 
+@cache
+def _asked(profile_name: str, empty: bool, here: str) -> tuple[tuple[Predicate, Predicate, Rule], ...]:
+    """The rules that count for a call, empty or not, on one route of the host, each behind its condition and demand."""
+    by_source, found = PROFILES[profile_name].by_source, []
+    for rule in rules_for(profile_name):
+        if rule.routes and here not in rule.routes and (by_source or rule.basis is Basis.SOURCE):
+            continue
+        if empty and Stage.CHECKER <= rule.stage < Stage.OUTPUT and (not rule.routes or here == NEWER):
+            continue
+        found.append((rule.when, rule.requires, rule))
+    return tuple(found)
+
+
 def broken_rules(scene: Scene, profile_name: str) -> tuple[list[Rule], list[str]]:
     """Rules that the scene breaks under a profile (host order) and ids of rules that could not be evaluated.
 
@@ -66,14 +79,9 @@ def broken_rules(scene: Scene, profile_name: str) -> tuple[list[Rule], list[str]
     """
     broken: list[Rule] = []
     undecided: list[str] = []
-    empty, by_source, here = scene.empty_case, PROFILES[profile_name].by_source, route(scene)
-    for rule in rules_for(profile_name):
-        if rule.routes and here not in rule.routes and (by_source or rule.basis is Basis.SOURCE):
-            continue
-        if empty and Stage.CHECKER <= rule.stage < Stage.OUTPUT and (not rule.routes or here == NEWER):
-            continue
+    for when, requires, rule in _asked(profile_name, scene.empty_case, route(scene)):
         try:
-            if rule.when(scene) and not rule.requires(scene):
+            if when(scene) and not requires(scene):
                 broken.append(rule)
         except Exception:  # a rule that trips over a malformed case must not take the answer of the others with it
             undecided.append(rule.id)

@@ -51,6 +51,7 @@ from fiafuzz.campaign.events import (
 )
 from fiafuzz.campaign.guard import DRIVER_MARK, carriers, start_of
 from fiafuzz.campaign.rundir import log_lines
+from fiafuzz.campaign.tally import summarise
 from tests.benchmarks.soak_backend import NAME, install
 
 MARK = "FIAFUZZ_SOAK"
@@ -79,8 +80,9 @@ class Counts:
     """Those of them that are in the corpus, whole."""
     flaky: int = 0
     blamed: int = 0
-    """Findings that only the kills explain: a case whose worker was killed each time it was tried; a finding whose shrinking was
-    stopped, so that it was not seen to be a known one."""
+    """Findings that only the kills explain: a case whose worker was killed each time it was tried."""
+    interrupted: int = 0
+    """Findings that were kept before they were shrunk, since the campaign was asked to stop, and came to their end later."""
     troubles: list[str] = field(default_factory=list)
 
 
@@ -95,8 +97,6 @@ class Campaign:
         self.drivers: set[bytes] = set()
         self.printed: list[Event] = []
         self.counts = Counts(campaigns=1)
-        self.asked = False
-        """Whether it was asked to stop, rather than killed."""
         self._told = monotonic()
         way = ["--ray", "auto"] if kind == "ray" else ["-w", "2"] if kind == "workers" else ["-w", "1"]
         self.line = ["--backend", NAME, "--seed", str(seed), *bound, *way, "--phases", "sweep,pairwise,explore,bulk", "--corpus", "corpus"]
@@ -208,16 +208,12 @@ class Campaign:
         if done != 1:
             self.trouble(f"ended with {done}, see {self.place}/run.stderr")
         whole, again = outcome(self.logged("alone")), outcome(self.logged("run"))
-        missing, more = whole[1] - again[1], again[1] - whole[1]
-        self.counts.blamed += len(more)
-        if sum(whole[0].values()) != sum(again[0].values()):
-            self.trouble(f"{sum(whole[0].values())} cases when left alone, {sum(again[0].values())} when killed")
-        if more and self.asked:
-            return  # asked to stop while it shrank a finding, it kept it as it was by then; what is known decides what comes later
         if whole[0] != again[0]:
-            self.trouble(f"{sum((whole[0] - again[0]).values())} cases are others than when left alone")
-        if missing or more:
-            self.trouble(f"findings of the run left alone that are missing: {sorted(missing)}, findings that it has not: {sorted(more)}")
+            less, other = whole[0] - again[0], again[0] - whole[0]
+            self.trouble(f"{less.total()} cases of the run left alone are missing ({[*less][:2]})")
+            self.trouble(f"{other.total()} cases are others than those of the run left alone ({[*other][:2]})")
+        if whole[1] != again[1]:
+            self.trouble(f"findings and their cases when left alone: {sorted(whole[1] - again[1])}, now: {sorted(again[1] - whole[1])}")
 
     def _one_life(self, words: list[str], *, patient: bool) -> Optional[int]:
         """Run until the end (the exit code) or until it is killed (None). ``patient``: not before it has done a case, since on a
@@ -238,9 +234,8 @@ class Campaign:
         except subprocess.TimeoutExpired:
             for pid in carriers(f"{MARK}={self.mark}".encode()):
                 self._may_die(pid)
-            number = self.rng.choice((signal.SIGKILL,) * 6 + (signal.SIGTERM, signal.SIGINT))
+            number = self.rng.choice((signal.SIGKILL,) * 3 + (signal.SIGTERM, signal.SIGINT))
             process.send_signal(number)
-            self.asked |= number != signal.SIGKILL
             self.counts.kills += 1
             try:
                 process.wait(120.0)
@@ -265,7 +260,12 @@ class Campaign:
 
     def _check_findings(self, out: str) -> None:
         counts, events = self.counts, self.logged(out)
-        kept = {e.entry.id: e for e in [*self.printed, *events] if isinstance(e, FindingKept)}
+        told = [e for e in [*self.printed, *events] if isinstance(e, FindingKept)]
+        shrunk = {e.number for e in events if isinstance(e, FindingRepeated) or (isinstance(e, FindingKept) and not e.interrupted)}
+        kept = {e.entry.id: e for e in told if not (e.interrupted and e.number in shrunk)}
+        counts.interrupted = len({e.number for e in told if e.interrupted})
+        if any(e.interrupted for e in kept.values()):
+            self.trouble("findings were kept before they were shrunk, and never finished")
         there = {e.id: e for e in Corpus(self.place / "corpus").entries() if isinstance(e, Entry)}
         counts.before, counts.after = len(kept), sum(entry_id in there for entry_id in kept)
         for entry_id in sorted(kept.keys() - there.keys()):
@@ -334,10 +334,10 @@ def age(pid: int) -> float:
     return float(Path("/proc/uptime").read_text().split()[0]) - int(started) / os.sysconf("SC_CLK_TCK") if started else 0.0
 
 
-def outcome(events: list[Event]) -> tuple[Counter[tuple[str, str, str]], set[str]]:
-    """Cases and findings of a run: what must not depend on kills of the parent."""
-    cases = Counter((e.phase, e.digest, e.verdict.status) for e in events if isinstance(e, CaseDone))
-    return cases, {e.entry.id for e in events if isinstance(e, FindingKept)}
+def outcome(events: list[Event]) -> tuple[Counter[tuple[str, int, str, str]], set[tuple[str, int]]]:
+    """Cases and findings of a run, and how many cases each of these explains: what must not depend on kills of the parent."""
+    cases = Counter((e.phase, e.place, e.digest, e.verdict.status) for e in events if isinstance(e, CaseDone))
+    return cases, {(line.id, line.count) for line in summarise(events).findings}
 
 
 def soak(kinds: list[str], minutes: float, seed: int, bound: list[str], interval: float, keep: bool) -> dict[str, Counts]:
@@ -379,10 +379,11 @@ def table(total: dict[str, Counts]) -> str:
     """The figures as text."""
     rows: list[tuple[Any, ...]] = [
         ("killed", "campaigns", "cases", "kills", "restarts", "resumes", "findings told", "in the corpus", "flaky", "blamed on kills",
-         "troubles")
+         "kept unshrunk at first", "troubles")
     ]
     for kind, c in total.items():
-        rows.append((kind, c.campaigns, c.cases, c.kills, c.restarts, c.resumes, c.before, c.after, c.flaky, c.blamed, len(c.troubles)))
+        counts = (c.campaigns, c.cases, c.kills, c.restarts, c.resumes, c.before, c.after, c.flaky, c.blamed, c.interrupted)
+        rows.append((kind, *counts, len(c.troubles)))
     widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(str(word).rjust(width) for word, width in zip(row, widths)) for row in rows)
 

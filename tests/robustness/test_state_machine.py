@@ -49,7 +49,9 @@ class Night(RuleBasedStateMachine):
         self.stream: Optional[Iterator[Event]] = None
         self.stop = StopFlag()
         self.disk = Disk(0, 0, errno.ENOSPC)
-        self.kept: set[str] = set()
+        self.kept: dict[int, str] = {}
+        """Number -> id. What was kept before it was shrunk gives way to what it comes to."""
+        self.unfinished: dict[int, bool] = {}
         self.found: set[int] = set()
         self.log_failed = False
         self.finished = False
@@ -70,11 +72,14 @@ class Night(RuleBasedStateMachine):
                     self.go_on()
                     self.take(10_000)
             there = self.entries()
-            assert self.kept <= there or self.log_failed
+            assert {*self.kept.values()} <= there or self.log_failed
             if not self.log_failed and (self.home / "run" / "events.ndjson").exists():
                 log = [decode_event(line) for _, line in log_lines(self.home / "run" / "events.ndjson")]
-                ended = {e.number for e in log if isinstance(e, (FindingKept, FindingRepeated, FlakyFound))}
-                assert self.found <= ended, "what was found comes to an end"
+                kept = [e for e in log if isinstance(e, FindingKept)]
+                ended = {e.number for e in log if isinstance(e, (FindingRepeated, FlakyFound))}
+                assert self.found <= ended | {e.number for e in kept if not e.interrupted}, "what was found comes to an end"
+                if not any(isinstance(e, FlakyFound) for e in log):
+                    assert not [e for e in Corpus("corpus").entries() if isinstance(e, Entry) and e.interrupted], "all are shrunk"
         finally:
             self.patch.undo()
             shutil.rmtree(self.base)
@@ -99,7 +104,10 @@ class Night(RuleBasedStateMachine):
                     self.stream = None
                     return
                 if isinstance(event, FindingKept) and event.path is not None:
-                    self.kept.add(event.entry.id)
+                    self.kept[event.number] = event.entry.id
+                    self.unfinished[event.number] = event.interrupted
+                elif isinstance(event, FindingRepeated) and self.unfinished.get(event.number):
+                    del self.kept[event.number]
                 elif isinstance(event, FindingFound):
                     self.found.add(event.number)
                 elif isinstance(event, RunFinished):
@@ -183,7 +191,7 @@ class Night(RuleBasedStateMachine):
 
     @invariant()
     def what_was_told_is_there(self) -> None:
-        assert self.kept <= self.entries()
+        assert {*self.kept.values()} <= self.entries()
 
     @invariant()
     def nothing_is_half_written(self) -> None:

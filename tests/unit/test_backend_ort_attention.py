@@ -157,7 +157,7 @@ def test_a_row_without_keys_must_be_zero(monkeypatch, name):
 
     monkeypatch.setattr(ort, "run_node", Spy(ort.run_node, bend))
     for seed in SEEDS:
-        with pytest.raises(AssertionError, match="attentionOut|a row without keys holds nan"):
+        with pytest.raises(AssertionError, match=r"attentionOut|a row without keys holds nan"):
             close(A24, RUN[name].replace(seed=seed))
     assert A24.info.policies["masked_row"] == "zero"
 

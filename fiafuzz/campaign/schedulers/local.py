@@ -202,9 +202,9 @@ class LocalScheduler(Places):
             else:
                 self._queue.appendleft(job)
         elif self._copies.answered(job):
-            slot.pace += 0.2 * ((result.seconds.total or answer.seconds) - slot.pace)
+            slot.pace += 0.2 * ((result.took or answer.seconds) - slot.pace)
             self._idle_deaths = 0
-            self._ready.append(Completed(job, result, slot.number, answer.seconds))
+            self._ready.append(Completed(job, result, slot.number, answer.seconds, answer.recent))
 
     def _check_limits(self, slot: Slot) -> None:
         process = slot.process
@@ -256,7 +256,7 @@ class LocalScheduler(Places):
         if blamed is not None:
             self._deaths += 1
             if self._copies.answered(blamed):
-                self._ready.append(Completed(blamed, blamed_for(death), slot.number, seconds))
+                self._ready.append(Completed(blamed, blamed_for(death), slot.number, seconds, tuple(process.recent)))
         elif idle and not process.spent:
             self._idle_deaths += 1
             if self._idle_deaths >= MAX_IDLE_DEATHS:

@@ -11,6 +11,7 @@ from typing import Optional, Protocol
 
 from fiafuzz.campaign.results import Result
 from fiafuzz.campaign.wire import Hello, Job
+from fiafuzz.model.case import Case
 
 
 class SchedulerError(RuntimeError):
@@ -31,13 +32,14 @@ class DevicesLost(SchedulerError):
 
 @dataclass(frozen=True)
 class Completed:
-    """A job and what came of it. ``worker`` tells which worker ran it, ``seconds`` how long it took as the driver saw
-    it."""
+    """A job and what came of it. ``worker`` tells which worker ran it, ``seconds`` how long (its last case) took as the driver saw
+    it, ``recent`` the last few cases that its process had run before, as far as the driver knows."""
 
     job: Job
     result: Result
     worker: int = 0
     seconds: float = 0.0
+    recent: tuple[Case, ...] = ()
 
 
 @dataclass(frozen=True)

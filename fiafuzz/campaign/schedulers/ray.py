@@ -287,7 +287,7 @@ class RayScheduler:
             self._queue_again(job)
         elif self._copies.answered(job):
             self._deaths.pop(id(job), None)
-            place.pace += 0.2 * ((ran.result.seconds.total or ran.seconds) - place.pace)
+            place.pace += 0.2 * ((ran.result.took or ran.seconds) - place.pace)
             self._ready.append(Completed(job, ran.result, place.number, ran.seconds))
 
     def _queue_again(self, job: Job) -> None:

@@ -86,5 +86,6 @@ def blamed_for(death: Result) -> Result:
             "untestable",
             message=f"{death.message.splitlines()[0]} while in stage {death.stage_at}",
             stage_at=death.stage_at,
+            before=death.before,
         )
     return death
