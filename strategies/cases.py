@@ -15,7 +15,7 @@ from fiafuzz.model.case import Case
 from oracles.constraints.catalogue import rule_by_id
 
 from .faults import Generated, Recipe, WithoutBase, apply, recipes
-from .pairwise import pairwise_plans
+from .pairwise import pairwise_rows
 from .plan import Infeasible, Needs, disputed_words, plan, root_of
 from .realise import realise
 from .source import HypothesisSource, SeededSource, Source
@@ -192,7 +192,7 @@ def sweep(profile: str, seed: int, *, select: Collection[str] = (), ignore: Coll
 def pairwise_cases(profile: str, seed: int) -> Iterator[Generated]:
     """Valid calls that meet every feasible pair of factor words of a profile."""
     source = SeededSource(f"{profile}/pairwise/{seed}")
-    for row in pairwise_plans(profile, seed):
+    for row in pairwise_rows(profile, seed):
         yield Generated(realise(row, source, profile), "valid")
 
 

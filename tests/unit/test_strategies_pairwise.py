@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from reports.tway import Coverage, measure
-from strategies.pairwise import pairwise_plans
+from strategies.pairwise import pairwise_plans, pairwise_rows
 from strategies.plan import Infeasible, plan
 from strategies.source import SeededSource
 from strategies.tuples import feasible_tuples
@@ -29,6 +29,7 @@ def test_all_feasible_pairs_in_few_rows(profile: str) -> None:
 def test_rows_belong_to_a_seed() -> None:
     first = pairwise_plans("a2-v3", 1)
     pairwise_plans.cache_clear()
+    pairwise_rows.cache_clear()
     assert pairwise_plans("a2-v3", 1) == first != pairwise_plans("a2-v3", 2)
 
 
@@ -80,3 +81,12 @@ def test_three_way_coverage_of_three_thousand_calls(profile: str) -> None:
     while covered.cases < 3000:
         covered.add(plan(source, profile).words)
     assert covered.share(3).ratio >= 0.90, covered.share(3)
+
+
+def test_rows_are_searched_for_as_they_are_asked_for():
+    pairwise_rows.cache_clear()
+    rows = pairwise_rows("a2-v3", 5)
+    one, other = iter(rows), iter(rows)
+    taken = [next(one), next(other), next(other), next(one)]
+    assert taken[0] == taken[1] and taken[2] == taken[3] and len(rows.found) == 2
+    assert tuple(rows) == pairwise_plans("a2-v3", 5) and len(rows.found) > 50
