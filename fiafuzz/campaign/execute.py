@@ -313,7 +313,11 @@ class Executor:
                 if outcome.kind != "ok":
                     text = f"the other side ({relation.title}) gives {outcome.kind} {outcome.code or ''}: {outcome.message}"
                     return relation.name, Broken(relation.name, clean(text))
-                ran.append(Ran(other, dict(outcome.outputs) if outcome.outputs is not None else buffers))
+                got_there = dict(outcome.outputs) if outcome.outputs is not None else buffers
+                wrong = outcome.flaw[1] if outcome.flaw is not None else wrong_form(buffers, got_there)
+                if wrong:
+                    return relation.name, Broken(relation.name, clean(f"the other side ({relation.title}): {wrong}"))
+                ran.append(Ran(other, got_there))
             else:
                 self._mark(JUDGE)
                 text = relation.compare(first, ran) or ""

@@ -17,7 +17,7 @@ from fiafuzz.model.factors import FACTORS, factors_of
 from fiafuzz.model.parameters import GROUPS
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import materialize
-from tests.unit.backend_cases import buffers
+from tests.unit.backend_cases import buffers, call
 from tests.unit.fault_cases import CASES, PROCESS
 
 EXCESS = 5
@@ -54,6 +54,12 @@ def test_every_fault_has_its_cases():
     assert names == set(CASES) | set(PROCESS)
     assert len(all_faults()) >= 60
     assert {f.room for f in all_faults()} == set(ROOMS) == {*GROUPS, "process"}
+
+
+def test_no_fault_trips_over_a_call_that_it_does_not_concern():
+    case = call()
+    for fault in NUMERIC:
+        outputs(faulty_backend(fault.name), case, materialize(case))
 
 
 @pytest.mark.parametrize("fault", NUMERIC, ids=lambda f: f.name)

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import pytest
 
 from fiafuzz.backends.cpu import CpuBackend
+from fiafuzz.backends.protocol import Outcome
 from fiafuzz.campaign.corpus import Corpus
 from fiafuzz.campaign.execute import Executor
 from fiafuzz.campaign.failures import Failure, Kept
@@ -65,6 +66,20 @@ def test_an_other_side_that_dies_is_told() -> None:
 
     result = Executor(Raises("950-v5"), "", profile="950-v5").execute(Job(1, call(), relations=True, relation="layout"))
     assert result.broken is not None and "no such stride" in result.broken.text
+
+
+@pytest.mark.parametrize(("bend", "told"), [
+    (lambda out: Outcome("ok", {"attentionOut": out.reshape(-1)}), "instead of float16"),
+    (lambda out: Outcome("ok", {"attentionOut": out}, flaw=("F107", "4 bytes that belong to no output changed")), "4 bytes"),
+])
+def test_an_other_side_of_wrong_form_is_told(bend: Any, told: str) -> None:
+    class Bends(CpuBackend):
+        def run(self, case: Case, scene: Any, tensors: Tensors, outputs: Any) -> Any:
+            outcome = super().run(case, scene, tensors, outputs)
+            return bend(outputs["attentionOut"]) if scene.layout_name == "BSND" else outcome
+
+    result = Executor(Bends("950-v5"), "", profile="950-v5").execute(Job(1, call(), relations=True, relation="layout"))
+    assert result.kind == "ok" and result.broken is not None and told in result.broken.text
 
 
 def test_every_relation_gets_its_turn() -> None:

@@ -36,20 +36,26 @@ def _offset_ignored(correct: Any, k: Any, x: Any, scale: Any, offset: Any) -> An
     return correct(x, scale, None)
 
 
+def _both(k: Any) -> tuple[Any, ...]:
+    """The antiquant parameters of key and value; none in calls without."""
+    return (k.of_key, k.of_value) if k.p.kind == "antiquant" else ()
+
+
 def _channel_of_head_zero(correct: Any, k: Any) -> None:
-    for of in (k.of_key, k.of_value):
+    for of in _both(k):
         if of.scale.how == "fixed" and of.scale.x.shape[2] > 1:
             of.scale = replace(of.scale, x=of.scale.x[:1])
 
 
 def _heads_reversed(correct: Any, k: Any) -> None:
-    for of in (k.of_key, k.of_value):
+    for of in _both(k):
         if of.scale.how == "fixed" and of.scale.x.shape[0] > 1 and of.scale.x.shape[2] == 1:
             of.scale = replace(of.scale, x=of.scale.x.flip(0))
 
 
 def _key_parameters_for_values(correct: Any, k: Any) -> None:
-    if k.p.scene.attrs.keyAntiquantMode == k.p.scene.attrs.valueAntiquantMode and k.p.D == k.p.V_D:
+    same = k.p.scene.attrs.keyAntiquantMode == k.p.scene.attrs.valueAntiquantMode and k.p.D == k.p.V_D
+    if _both(k) and same:
         k.of_value = k.of_key
 
 
@@ -67,13 +73,13 @@ def _without_prefix(correct: Any, k: Any, parameter: Any, span: Any) -> Any:
 
 
 def _batch_zero(correct: Any, k: Any) -> None:
-    for of in (k.of_key, k.of_value):
+    for of in _both(k):
         if of.scale.how == "token" and of.scale.x.shape[0] > 1:
             of.scale = replace(of.scale, x=of.scale.x[:1].expand_as(of.scale.x))
 
 
 def _tokens_before_heads(correct: Any, k: Any) -> None:
-    for of in (k.of_key, k.of_value):
+    for of in _both(k):
         x = of.scale.x
         if of.scale.how == "token" and x.shape[1] > 1 and x.shape[3] == 1:
             of.scale = replace(of.scale, x=x.reshape(x.shape[0], x.shape[2], x.shape[1], 1).transpose(1, 2))
