@@ -37,7 +37,8 @@ def test_seeds_are_short() -> None:
 
 
 def test_phases_of_modes() -> None:
-    assert phases_of(Plan()) == PHASES
+    assert phases_of(Plan(sequences=4)) == PHASES
+    assert phases_of(Plan()) == tuple(p for p in PHASES if p != "sequences"), "groups are made where they are asked for"
     assert phases_of(Plan(mode="valid")) == ("replay", "pairwise", "explore", "bulk")
     assert phases_of(Plan(mode="disputed")) == ("replay", "sweep", "bulk")
     assert phases_of(Plan(phases=("bulk", "sweep"))) == ("sweep", "bulk")
