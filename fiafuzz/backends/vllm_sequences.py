@@ -65,10 +65,6 @@ class Sequences(DenseCall):
     def attend_all(self, requests: Sequence[Request], cache: Any, tables: Sequence[Tensor]) -> None:
         """Run requests over one cache; ``tables`` holds the block numbers of each."""
 
-    def kernel(self, span: Span, i0: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Optional[Tensor]]:
-        """Not called: requests of all spans run together."""
-        raise NotImplementedError
-
     def run(self, outputs: dict[str, np.ndarray[Any, Any]]) -> None:
         """Compute the call into the output buffers."""
         self.open_outputs(outputs)
