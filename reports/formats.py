@@ -53,7 +53,7 @@ class Format:
     def save(self, runs: Sequence[Path], target: Path) -> None:
         """Make the report and put it at ``target``, each file whole or not at all. RunError, MissingExtra, or OSError when it
         cannot be written."""
-        from fiafuzz.campaign.corpus import write_whole
+        from fiafuzz.campaign.whole_files import write_whole
 
         made = self.make(runs)
         if isinstance(made, bytes):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fiafuzz.campaign.corpus import write_whole
+from fiafuzz.campaign.whole_files import write_whole
 
 from .formats import MissingExtra
 from .frame_columns import FRAMES

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from .corpus import MAX_ENTRY_BYTES, Entry, is_entry_id, read_regular, write_whole
+from .corpus import MAX_ENTRY_BYTES, Entry, is_entry_id, read_regular
 from .results import clean
+from .whole_files import write_whole
 
 BASELINE_VERSION = 1
 

@@ -18,7 +18,8 @@ from typing import Optional
 
 import msgspec
 
-from .corpus import read_regular, write_whole
+from .corpus import read_regular
+from .whole_files import write_whole
 
 STATE_VERSION = 1
 MAX_STATE_BYTES = 64 * 1024 * 1024

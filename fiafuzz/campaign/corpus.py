@@ -34,6 +34,7 @@ from fiafuzz.model.case import Case, CaseError, case_to_dict, decode_case
 from .results import Element, Picture, clean
 from .triage import Signature
 from .verdict import Foreseen
+from .whole_files import clear_left, sync_directory, write_once, write_whole
 
 ENTRY_VERSION = 1
 MAX_ENTRY_BYTES = 16 * 1024 * 1024
@@ -265,19 +266,21 @@ class Corpus:
             write_whole(path, encode_entry(entry))
         except OSError as error:
             raise CorpusError(f"{path}: {error.strerror or error}") from None
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
         """Remove the file of an entry; where that cannot be done, it stays."""
         with contextlib.suppress(OSError):
             path.unlink()
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
 
     def check_writable(self) -> None:
-        """CorpusError when entries could not be written here; makes the directory."""
+        """CorpusError when entries could not be written here; makes the directory, and takes away what killed campaigns have left
+        half-written in it."""
         folder = self.root / FOUND
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            clear_left(folder)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".tmp"):
                 pass
         except OSError as error:
@@ -326,57 +329,6 @@ def content_of(entry: Entry) -> str:
 def variant_name(entry: Entry) -> str:
     """The file name of an entry whose id is taken by another call."""
     return f"{entry.id}.{content_of(entry)}.json"
-
-
-def write_once(folder: Path, name: str, data: bytes) -> Path:
-    """Write a new file whole or not at all. FileExistsError when the name is taken, OSError when it cannot be
-    written."""
-    target = folder / name
-    fd, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".tmp")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        try:
-            os.link(temporary, target)  # fails, and never replaces, when another campaign was first
-        except FileExistsError:
-            raise
-        except OSError:  # file systems without hard links
-            if target.exists():
-                raise FileExistsError(f"{target} exists") from None
-            os.replace(temporary, target)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-    _sync_directory(folder)
-    return target
-
-
-def write_whole(target: Path, data: bytes) -> None:
-    """Replace a file whole or not at all. OSError when it cannot be written."""
-    fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _sync_directory(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def as_data(entry: Entry) -> Mapping[str, Any]:

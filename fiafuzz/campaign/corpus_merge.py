@@ -32,6 +32,7 @@ from .corpus import (
 from .events import FindingKept, FindingRepeated, decode_event
 from .results import clean
 from .rundir import EVENTS, log_lines
+from .whole_files import clear_left
 
 ADDED, THERE, APART, BAD = "added", "there", "apart", "bad"
 
@@ -108,6 +109,8 @@ def merge(sources: Iterator[Union[Source, BadEntry]], into: Corpus, *, dry: bool
     """Put entries into a corpus, one answer each; ``dry``: say what would be done. What cannot be read or written is told
     as bad, and the others go on."""
     names: dict[str, set[str]] = {}
+    for folder in () if dry else FOLDERS:
+        clear_left(into.root / folder)
     for file, found in into.files():
         if isinstance(found, Entry):
             names.setdefault(found.id, set()).add(content_of(found))

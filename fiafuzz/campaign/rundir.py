@@ -20,9 +20,9 @@ from typing import Any, Optional
 
 import msgspec
 
-from .corpus import write_whole
 from .events import Event, FindingFound, FindingKept, RunFinished, encode_event
 from .plan import Plan
+from .whole_files import clear_left, write_whole
 
 BASE = Path(".fiafuzz")
 EVENTS, RECORD, IGNORE = "events.ndjson", "run.json", ".gitignore"
@@ -38,7 +38,8 @@ class RunDirError(OSError):
 
 
 class RunDir:
-    """An open run directory. ``problem`` is set once the log could not be written.
+    """An open run directory. ``problem`` is set once the log could not be written, ``record_problem`` while run.json cannot be: a
+    log goes on where there is no room for a second copy of run.json.
 
     ``keep``: how many bytes of the log that is there a resumed run goes on from, and of how many; None for a new run.
     RunDirError when it cannot be written, or when another run is writing it.
@@ -47,12 +48,14 @@ class RunDir:
     def __init__(self, path: Path, keep: Optional[tuple[int, int]] = None) -> None:
         self.path = path
         self.problem: Optional[str] = None
+        self.record_problem: Optional[str] = None
         try:
             path.mkdir(parents=True, exist_ok=True)
             ignore = path / IGNORE
             if not ignore.exists():
-                ignore.write_text("*\n", encoding="ascii")
+                write_whole(ignore, b"*\n")
             self._log = _opened(path / EVENTS)
+            clear_left(path)
             size = os.fstat(self._log.fileno()).st_size
             if keep is not None:
                 if size != keep[1]:
@@ -96,7 +99,9 @@ class RunDir:
         try:
             write_whole(self.path / RECORD, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
         except OSError as error:
-            self.problem = self.problem or f"{self.path / RECORD}: {error.strerror or error}"
+            self.record_problem = f"{self.path / RECORD}: {error.strerror or error}"
+        else:
+            self.record_problem = None
 
     def close(self) -> None:
         """Close the log."""

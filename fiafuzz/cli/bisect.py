@@ -157,8 +157,9 @@ def _plainest_call(case: str, state: Path) -> str:
     """Write the plainest valid call for the case's profile beside the state; its path, or "" when there is none."""
     import msgspec
 
-    from fiafuzz.campaign.corpus import Entry, read_entry, write_whole
+    from fiafuzz.campaign.corpus import Entry, read_entry
     from fiafuzz.campaign.triage import plain_case
+    from fiafuzz.campaign.whole_files import write_whole
     from fiafuzz.model.case import case_to_dict
     from fiafuzz.model.profiles import profile_for
     from oracles.constraints.predict import predict
@@ -245,7 +246,7 @@ def _check_canary(state: Any, place: Path, asker: Any) -> None:
 
 def _log_keeper(place: Path, builds: tuple[str, ...]) -> Any:
     """A function that keeps the end of what each run printed, in a folder beside the state."""
-    from fiafuzz.campaign.corpus import write_whole
+    from fiafuzz.campaign.whole_files import write_whole
 
     folder = place.with_name(f"{place.stem}.logs")
 

@@ -75,7 +75,7 @@ def as_text() -> str:
 
 
 if __name__ == "__main__":
-    from fiafuzz.campaign.corpus import write_whole
+    from fiafuzz.campaign.whole_files import write_whole
     from reports import schemas
 
     target = Path(str(schemas.__file__)).parent / f"config-{VERSION}.json"

@@ -201,7 +201,7 @@ def _write_program(path: Path, found: Exported) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    from fiafuzz.campaign.corpus import write_whole
+    from fiafuzz.campaign.whole_files import write_whole
 
     try:
         write_whole(path, data)

@@ -99,7 +99,7 @@ def _paths(given: Sequence[str]) -> list[Path]:
 
 
 def _write_page(page: str, rows: Any) -> None:
-    from fiafuzz.campaign.corpus import write_whole
+    from fiafuzz.campaign.whole_files import write_whole
     from reports.history_page import history_page
 
     try:

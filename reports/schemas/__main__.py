@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fiafuzz.campaign.corpus import write_whole
+from fiafuzz.campaign.whole_files import write_whole
 
 from . import CURRENT, current
 

@@ -23,7 +23,6 @@ from fiafuzz.campaign.corpus import (
     encode_entry,
     read_entry,
     reproduce_line,
-    write_whole,
 )
 from fiafuzz.campaign.results import Element
 from fiafuzz.campaign.triage import Signature, plain_case
@@ -177,19 +176,6 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(CorpusError) as caught:
         Corpus(path).check_writable()
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "run.json"
-    write_whole(target, b"one")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError):
-        write_whole(target, b"two")
-    assert target.read_bytes() == b"one" and os.listdir(tmp_path) == ["run.json"]
 
 
 def test_the_reproduce_line_is_safe_for_a_shell() -> None:
