@@ -27,6 +27,7 @@ from fiafuzz.model.case import Case
 from .guard import DRIVER_MARK
 from .offspring import WORKER_MARK, driver_mark, end_offspring, new_mark
 from .results import Result, clean
+from .starvation import Starvation
 from .wire import MAX_OUTPUT_FRAME, Back, Done, FrameReader, FromWorker, Hello, Job, Part, Refused, Setup, pack
 from .worker import MARK, RECALLED
 
@@ -35,6 +36,10 @@ NOISE_KEPT = 4096
 """Bytes of a worker's own stdout and stderr that are kept for the text of a crash."""
 ABORT_GRACE = 0.3
 """Seconds that a hanging worker gets to print where it hangs before it is killed."""
+PATIENCE = 2.0
+"""How many times its limit a case may take longer on a machine that has no core for it."""
+WATCH_FROM = 0.1
+"""Share of its limit after which a case is asked whether it waits for a core."""
 RECENT = 8
 """Cases that are remembered of what a process has run."""
 NOT_RUN = frozenset({"skipped", "unsupported", "untestable", "internal"})
@@ -127,6 +132,7 @@ class WorkerProcess:
         finally:
             for fd in (*handed, noise_write):
                 os.close(fd)
+        self._starvation = Starvation(self.process.pid)
         self.job_fd, self.result_fd, self.noise_fd = job_write, result_read, noise_read
         for fd in (job_write, result_read, noise_read):
             os.set_blocking(fd, False)
@@ -263,6 +269,14 @@ class WorkerProcess:
     def busy_seconds(self) -> float:
         """How long the case in work has been running (0 when there is none)."""
         return monotonic() - self.since if self.pending else 0.0
+
+    def hangs(self, limit: float) -> bool:
+        """Whether the case in work has taken longer than so many seconds. Time that the process spent waiting for a core is not
+        held against it, up to ``PATIENCE`` times the limit. To be asked now and then from the start of a case on."""
+        busy = self.busy_seconds
+        if busy < limit * WATCH_FROM:
+            return False
+        return busy - min(self._starvation.seconds(self.since), PATIENCE * limit) > limit
 
     @property
     def stage(self) -> int:

@@ -226,9 +226,9 @@ class LocalScheduler(Places):
         limit = slot.time_limit or self.time_limit
         if process.pending[0] is slot.probe:
             limit = max(limit, PROBE_SECONDS)
-        if process.busy_seconds > limit:
+        if process.hangs(limit):
             self._receive(slot)  # the answer may have come this very moment
-            if process.busy_seconds > limit and not process.lost:
+            if process.hangs(limit) and not process.lost:
                 process.kill("hang", ask_where=True)
         elif self.setup.memory and process.rss() > slot.base_rss + self.setup.memory:
             process.kill("oom")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any, Optional
 
+from fiafuzz.campaign.process import PATIENCE
 from fiafuzz.campaign.results import Result, clean
 from fiafuzz.campaign.wire import Hello, Job, Refused, Setup
 
@@ -297,7 +298,7 @@ class RayScheduler:
         """Kill an actor that should have answered long ago."""
         if not place.ready or not place.calls:
             return
-        limit = (place.calls[0].time_limit or self.time_limit) + ANSWER_GRACE
+        limit = (1 + PATIENCE) * (place.calls[0].time_limit or self.time_limit) + ANSWER_GRACE
         if monotonic() - place.since > limit:
             self._died(place, f"no answer for {monotonic() - place.since:.0f} s")
 
