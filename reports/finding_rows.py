@@ -14,7 +14,7 @@ from fiafuzz.campaign.verdict import Foreseen
 from .frame_columns import FINDINGS
 
 if TYPE_CHECKING:
-    from .frames import Found
+    from .gathered import Found
 
 Leg = tuple[str, str]
 

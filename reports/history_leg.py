@@ -30,7 +30,7 @@ from fiafuzz.campaign.events import (
 from fiafuzz.model.profiles import PROFILES
 
 from .coverage import NOT_RUN, RuleCoverage, facts_of
-from .run_data import read_events
+from .run_data import added_up, read_events
 
 MAX_RECORD = 16 * 1024 * 1024
 
@@ -89,10 +89,8 @@ class RunRecord:
 def read_record(path: Path) -> RunRecord:
     """A run directory (or an event log) for the history. RunError when there is no log."""
     folder = path if path.is_dir() else path.parent
-    reader = _Reader(RunRecord(path, folder.resolve().name, label=_label(folder)))
-    for event in read_events(path):
-        reader.add(event)
-    return reader.finish()
+    name, label = folder.resolve().name, _label(folder)
+    return added_up(read_events(path), lambda: _Reader(RunRecord(path, name, label=label))).finish()
 
 
 def _label(folder: Path) -> str:
@@ -160,10 +158,7 @@ class _Reader:
         self.rules.add(event)
         record = self.record
         if isinstance(event, RunStarted):
-            if record.started:  # a log that holds two runs is about the last of them
-                self.__init__(RunRecord(record.path, record.name, label=record.label))  # type: ignore[misc]
-                self.rules.add(event)
-            self.record.started = event.started
+            record.started = event.started
             self.names = event.factors
         elif isinstance(event, RunFinished):
             record.status, record.complete = event.summary.status, True

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fiafuzz.campaign.events import CanaryDone, CaseDone, Event, FindingKept, FindingRepeated, LegStarted, RunStarted, WorkerRestarted
+from fiafuzz.campaign.events import CanaryDone, CaseDone, Event, FindingKept, FindingRepeated, LegStarted, WorkerRestarted
 from fiafuzz.campaign.results import clean
 from fiafuzz.campaign.tally import Tally
 from fiafuzz.campaign.verdict import PASS
@@ -19,7 +19,7 @@ from strategies.plan import Infeasible
 
 from .coverage import NOT_RUN
 from .pairs import PairCurve
-from .run_data import RunData, read_events
+from .run_data import RunData, added_up, read_events
 
 BUCKETS = 96
 """Points of the curve over time, at most."""
@@ -223,11 +223,7 @@ def _keep(heap: list[tuple[float, int, CaseDone]], weight: float, event: CaseDon
 def view_run(path: Path, label: str) -> RunView:
     """A run directory (or an event log), added up. RunError when it cannot be read."""
     damaged: list[int] = []
-    view = RunView(label, os.fspath(path))
-    for event in read_events(path, damaged):
-        if isinstance(event, RunStarted) and view.data.started is not None:
-            view = RunView(label, os.fspath(path))  # a log that holds two runs is about the last of them
-        view.add(event)
+    view = added_up(read_events(path, damaged), lambda: RunView(label, os.fspath(path)))
     view.data.damaged_lines = len(damaged)
     for curve in view.curves.values():
         curve.finish()

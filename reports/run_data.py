@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import BinaryIO, Optional, Protocol, TypeVar
 
 import msgspec
 
@@ -92,9 +92,6 @@ class RunData:
         if isinstance(event, CaseDone):
             self._case(event)
         elif isinstance(event, RunStarted):
-            if self.started is not None:  # a log that holds two runs is about the last of them
-                self.__init__()  # type: ignore[misc]
-                self.coverage.add(event)
             self.started = event
         elif isinstance(event, RunResumed):
             self.summary = None  # an end that stands before it was not the end
@@ -153,12 +150,30 @@ class RunData:
             count.agreed += 1
 
 
+class Gatherer(Protocol):
+    """Something that adds up the events of one run."""
+
+    def add(self, event: Event) -> None:
+        """Take one event in."""
+        ...
+
+
+G = TypeVar("G", bound=Gatherer)
+
+
+def added_up(events: Iterable[Event], fresh: Callable[[], G]) -> G:
+    """What ``fresh`` makes, with the events of a run added. A log that holds two runs is about the last of them."""
+    found, started = fresh(), False
+    for event in events:
+        if isinstance(event, RunStarted):
+            found, started = fresh() if started else found, True
+        found.add(event)
+    return found
+
+
 def gather(events: Iterable[Event]) -> RunData:
     """A run added up from its events."""
-    data = RunData()
-    for event in events:
-        data.add(event)
-    return data
+    return added_up(events, RunData)
 
 
 def read_events(directory: str | Path, damaged: list[int] | None = None) -> Iterator[Event]:

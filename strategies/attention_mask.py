@@ -176,5 +176,7 @@ def _band(d: Draft, columns: int) -> tuple[int, int]:
         back = source.integer(1, 4)
         return (pre + back, -back) if source.chance(50) else (-back, nxt + back)
     if source.chance(15):
-        return (INT_MAX, nxt) if source.chance(50) else (pre, INT_MAX)
+        # One less than no limit is a limit like any other, of which sums with lengths leave 32 bits.
+        far = source.choice((INT_MAX, INT_MAX - 1))
+        return (far, nxt) if source.chance(50) else (pre, far)
     return pre, nxt

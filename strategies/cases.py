@@ -79,9 +79,9 @@ def invalid_cases(profile: str, rule: Optional[str] = None, *, select: Collectio
 
 
 def boundary_cases(profile: str, rule: Optional[str] = None, *, select: Collection[str] = (),
-                   ignore: Collection[str] = ()) -> SearchStrategy[Generated]:
-    """Calls at the edge of a rule's limit: the last value inside (valid) and the first outside (invalid)."""
-    return _faulty(profile, "boundary", rule, select, ignore)
+                   ignore: Collection[str] = (), accepted: bool = False) -> SearchStrategy[Generated]:
+    """Calls at the edge of a rule's limit: the last value inside (valid) and the first outside (invalid; not if ``accepted``)."""
+    return _faulty(profile, "boundary", rule, select, ignore, accepted)
 
 
 def disputed_cases(profile: str, rule: Optional[str] = None, *, select: Collection[str] = (),
@@ -91,12 +91,12 @@ def disputed_cases(profile: str, rule: Optional[str] = None, *, select: Collecti
 
 
 def _faulty(profile: str, mode: str, rule: Optional[str], select: Collection[str],
-            ignore: Collection[str]) -> SearchStrategy[Generated]:
+            ignore: Collection[str], accepted: bool = False) -> SearchStrategy[Generated]:
     from hypothesis import reject
     from hypothesis import strategies as st
 
     root_of(profile)
-    chosen = _chosen(profile, mode, rule, select, ignore)
+    chosen = _chosen(profile, mode, rule, select, ignore, accepted)
     if not chosen:
         raise Infeasible(f"{profile}: no rule offers {mode} calls" + (f" for {rule}" if rule else ""))
 
@@ -117,10 +117,11 @@ def _faulty(profile: str, mode: str, rule: Optional[str], select: Collection[str
 
 def generate(profile: str, mode: str, n: int, seed: int, *, rule: Optional[str] = None, select: Collection[str] = (),
              ignore: Collection[str] = (), needs: Optional[Needs] = None,
-             without_base: Optional[Callable[[WithoutBase], None]] = None) -> Iterator[Generated]:
+             without_base: Optional[Callable[[WithoutBase], None]] = None, accepted: bool = False) -> Iterator[Generated]:
     """``n`` generated calls of a mode: valid, invalid, boundary, disputed or all; the same for the same arguments.
 
     ``rule`` (an id), ``select`` and ``ignore`` (groups or ids) limit which rules are broken, ``needs`` the valid calls.
+    ``accepted``: only calls that must be accepted, so none of the modes invalid and disputed, and of boundary the inside.
     The rules take turns. Rules for which no valid base is found are told to ``without_base`` and left out; fewer than
     ``n`` calls come out only when no rule is left. Infeasible when the profile has no valid call, ValueError for an
     unknown profile, mode or rule.
@@ -129,10 +130,10 @@ def generate(profile: str, mode: str, n: int, seed: int, *, rule: Optional[str] 
         raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
     root_of(profile, needs)
     source = SeededSource(f"{profile}/{mode}/{seed}")
-    turns = {name: _Turns(profile, name, _chosen(profile, name, rule, select, ignore), source, without_base)
+    turns = {name: _Turns(profile, name, _chosen(profile, name, rule, select, ignore, accepted), source, without_base)
              for name in ("invalid", "boundary", "disputed") if mode in (name, "all")}
     # On disputed ground every other call is one that breaks nothing but has a word that one side alone accepts.
-    words = disputed_words(profile) if mode == "disputed" and not (needs or rule or select) else ()
+    words = disputed_words(profile) if mode == "disputed" and not (needs or rule or select or accepted) else ()
     return _generate(profile, mode, n, source, needs, turns, words)
 
 
@@ -177,15 +178,15 @@ class _Turns:
 
 
 def sweep(profile: str, seed: int, *, select: Collection[str] = (), ignore: Collection[str] = (),
-          disputed: bool = False) -> Iterator[Generated | WithoutBase]:
+          disputed: bool = False, accepted: bool = False) -> Iterator[Generated | WithoutBase]:
     """Every rule of a profile broken once in each of its ways and met at each of its edges, in the order of the rules.
 
-    Ways for which no valid base is found come as WithoutBase.
+    ``accepted``: only the insides of the edges. Ways for which no valid base is found come as WithoutBase.
     """
     root_of(profile)
     source = SeededSource(f"{profile}/sweep/{seed}")
     for mode in ("invalid", "boundary", *(("disputed",) if disputed else ())):
-        for recipe in _chosen(profile, mode, None, select, ignore):
+        for recipe in _chosen(profile, mode, None, select, ignore, accepted):
             yield apply(recipe, source, profile, mode)
 
 
@@ -197,11 +198,13 @@ def pairwise_cases(profile: str, seed: int) -> Iterator[Generated]:
 
 
 def _chosen(profile: str, mode: str, rule: Optional[str], select: Collection[str],
-            ignore: Collection[str]) -> tuple[Recipe, ...]:
+            ignore: Collection[str], accepted: bool = False) -> tuple[Recipe, ...]:
     for name in ((rule,) if rule else ()):
         if name not in rule_by_id():
             raise ValueError(f"unknown rule {name!r}")
     found = recipes(profile, mode, rule)
+    if accepted:
+        found = tuple(r for r in found if r.edge == "inside" and mode != "disputed")
     if select:
         found = tuple(r for r in found if r.rule.group in select or r.rule.id in select)
     if ignore:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fiafuzz.model.layouts import ROPE_D
 from fiafuzz.model.limits import NZ_D0
-from fiafuzz.model.scene import ROPE_D
 
 from .common import axes_shape, cache_of
 from .draft import Draft

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fiafuzz.model.case import TensorSpec
+from fiafuzz.model.dtypes import FLOAT_QUERY
 from fiafuzz.model.layouts import axis_sizes, lse_shape, tensor_shape
 from fiafuzz.model.parameters import INT_MAX
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.scene import Scene
 
 MAX_SIZE = 1 << 31
 

@@ -24,7 +24,8 @@ from fiafuzz.model.tensors import Tensors
 from . import ascend, npu_errors, torch_npu_load
 from .protocol import BackendInfo, BackendUnavailable, Outcome
 from .spelling import Chosen
-from .torch_npu_arguments import OPERATORS, TORCH_DTYPES, Call, TensorUse, Vocabulary, choose, functions
+from .torch_npu_arguments import Call, TensorUse, Vocabulary, choose, functions
+from .torch_npu_words import OPERATORS, TORCH_DTYPES
 
 NAME = "torch-npu"
 OPERATOR_TIMEOUT_MS = 20_000

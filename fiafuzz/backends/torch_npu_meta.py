@@ -24,7 +24,8 @@ from . import npu_errors, torch_npu_load
 from .protocol import BackendInfo, Outcome
 from .spelling import Chosen
 from .torch_npu import cann_version, form_of_outputs, vocabulary
-from .torch_npu_arguments import OPERATORS, Call, choose
+from .torch_npu_arguments import Call, choose
+from .torch_npu_words import OPERATORS
 
 NAME = "torch-npu:meta"
 REACH = MappingProxyType({"v1": ("v3", "v5"), "v2": ("v4", "v5")})

@@ -11,9 +11,9 @@ from typing import Any, Optional
 
 import msgspec
 
+from fiafuzz.model.dtypes import FLOAT_QUERY
 from fiafuzz.model.layouts import CACHE_LAYOUTS
 from fiafuzz.model.parameters import INT_MAX
-from fiafuzz.model.scene import FLOAT_QUERY
 
 from .blueprint import PLAIN, SIZES, Fields, OptionalTensor, lengths_of, with_fields
 from .forms import without_slack

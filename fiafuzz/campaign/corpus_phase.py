@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Optional
 from .corpus import BadEntry, Entry
 from .events import Event, FindingKept, FlakyFound, Note, Replayed
 from .failures import Known
+from .in_work import Running
 from .proposals import Proposal
 from .replay import replay_entry
-from .verdict import FLAKY, SKIPPED, Verdict, reason_not_to_run
+from .verdict import FLAKY, SKIPPED, Verdict, foresee, reason_not_to_run
 
 if TYPE_CHECKING:
     from .leg import Leg
@@ -39,24 +40,25 @@ def _replay_entry(leg: Leg, entry: Entry) -> Iterator[Event]:
     The event of its case is the last of those that tell what became of the entry: a resumed run takes the entry for
     done when it is there.
     """
-    expected = leg.foresee(entry.case)
+    expected = foresee(entry.case, leg.profile)
     proposal = Proposal(entry.case, "replay", entry.signature.rule, entry=entry.id)
-    running = leg.running_case(proposal, expected, 1, "replay")
+    running = Running(proposal, "replay", expected)
     tell = leg.campaign.tell
     reason = reason_not_to_run(expected, leg.hello.checks, dare=leg.plan.dare)
     if reason is not None:
         yield tell(Replayed, entry=entry.id, status="skipped", text=reason)
-        yield leg.done(running, Verdict(SKIPPED, text=reason), None)
+        yield leg.told.case(running, Verdict(SKIPPED, text=reason), None)
         return
     again = replay_entry(leg.scheduler, entry, expected, leg.backend, leg.plan.time_limit)
     done, verdict = again.completed, again.verdict
-    leg.investigator.death_seconds += (done.seconds + 3.0) * done.result.deadly
+    if done.result.deadly:
+        leg.investigator.effort.count_death(done.seconds)
     yield from leg.restarts()
     mine = entry.signature.backend == leg.backend
     known = leg.campaign.ledger.replayed(entry, again.status) if mine else None
     yield tell(Replayed, entry=entry.id, status=again.status, text=again.text, known=known)
     if again.status == "failing" and mine:
-        leg.investigator.known.append(Known(entry.signature, entry.id, 1))
+        leg.investigator.repeats.known.append(Known(entry.signature, entry.id, 1))
         leg.campaign.finding_number += 1
         yield tell(
             FindingKept,
@@ -68,12 +70,12 @@ def _replay_entry(leg: Leg, entry: Entry) -> Iterator[Event]:
             seconds=0.0,
             known=leg.campaign.ledger.label(entry),
         )
-        yield leg.done(running, verdict, done, leg.investigator.known[-1])
+        yield leg.told.case(running, verdict, done, leg.investigator.repeats.known[-1])
     elif again.status == "flaky":
-        yield leg.done(running, Verdict(FLAKY, entry.signature.code, entry.signature.rule, again.text), done)
+        yield leg.told.case(running, Verdict(FLAKY, entry.signature.code, entry.signature.rule, again.text), done)
         yield tell(FlakyFound, number=0, case=entry.case, verdict=verdict, failed=again.failed, tries=again.tries)
     else:
         if done.job.case != entry.case:  # it was one of the calls before
-            running = leg.running_case(Proposal(done.job.case, "replay", entry=entry.id), None, 1, "replay")
-        leg.running[done.job.id] = running
+            running = Running(Proposal(done.job.case, "replay", entry=entry.id), "replay")
+        leg.work.running[done.job.id] = running
         yield from leg.settle(done)

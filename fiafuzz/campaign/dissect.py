@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from fiafuzz.model.case import Case, TensorSpec
+from fiafuzz.model.dtypes import FLOAT_QUERY
 from fiafuzz.model.layouts import CACHE_LAYOUTS, LAYOUTS, axis_sizes
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.scene import Scene
 
 from .blueprint import (
     _ALL,

@@ -14,6 +14,8 @@ from time import monotonic
 
 FIRST_RUNS = 500
 """What stands for the start of a run where runs are counted: the first findings may take more than their share."""
+RESTART_SECONDS = 3.0
+"""What the death of a worker costs on top of the time of its case."""
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Effort:
     started: float = field(default_factory=monotonic)
     position: int = 0
     runs: int = 0
+    death_seconds: float = 0.0
+    """Seconds that dead workers have cost, in looks at failures or not."""
     seconds_of: dict[str, float] = field(default_factory=dict)
     runs_of: Counter[str] = field(default_factory=Counter)
 
@@ -59,3 +63,7 @@ class Effort:
     def share_of_time(self, seconds: float) -> float:
         """Seconds as a share of the time since the start."""
         return seconds / max(1e-9, monotonic() - self.started)
+
+    def count_death(self, seconds: float) -> None:
+        """A worker has died after so many seconds of a case."""
+        self.death_seconds += seconds + RESTART_SECONDS

@@ -195,14 +195,23 @@ class Campaign:
             pass
         self.tally.interrupted = self.stop.reason in ("SIGINT", "SIGTERM", "refused")
         self.tally.nothing = not self.tally.cases and not self.tally.problems and not self.stop
-        if self.directory.problem:
-            self.tally.problems.append(f"the log is not complete: {self.directory.problem}")
+        told = self._unwritten()
+        self.tally.problems += told
         self.tally.seconds = self.elapsed
         summary = self.tally.summary()
         self.tell(RunFinished, summary=summary)
         self._record(summary)
+        late = [problem for problem in self._unwritten() if problem not in told]
+        if late:  # the end itself could not be written
+            self.tally.problems += late
+            summary = self.tally.summary()
         self.directory.close()
         return summary
+
+    def _unwritten(self) -> list[str]:
+        """What the run directory lacks, a line each."""
+        lacks = {"the log is not complete": self.directory.problem, "run.json is not up to date": self.directory.record_problem}
+        return [f"{what}: {why}" for what, why in lacks.items() if why]
 
     def _record(self, summary: Optional[Summary]) -> None:
         self.directory.record(
@@ -275,7 +284,7 @@ class Campaign:
                 text = f"backend {backend} stands for {own} here, so it runs under that profile"
                 yield self.tell(Note, level="info", text=text)
             leg = Leg(self, scheduler, hello, backend, own, state)
-            yield leg.started_event()
+            yield leg.told.started(hello)
             self._builds.append({"backend": backend, "profile": own, "title": hello.title, "versions": dict(hello.versions)})
             self._record(None)
             sung = state is not None and state.canary is not None and state.canary.passed
@@ -284,7 +293,11 @@ class Campaign:
                 if self.tally.canary_failed:
                     return
             yield from leg.past.reopen()
-            for phase in phases_of(self.plan):
+            phases = phases_of(self.plan, hello.checks)
+            if phases != phases_of(self.plan):
+                text = f"backend {backend} has no parameter checks, so that no call of mode {self.plan.mode} is made for it"
+                yield self.tell(Note, level="warning", text=text)
+            for phase in phases:
                 before = leg.past.phase(phase)
                 if before.finished:
                     continue

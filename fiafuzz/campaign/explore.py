@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -31,7 +31,8 @@ from .triage import family, features_of, may_explain
 
 if TYPE_CHECKING:
     from .examples import Examples
-    from .leg import Leg, Settled
+    from .in_work import Settled
+    from .leg import Leg
 
 SHRINK_CALLS = 40
 """Calls that Hypothesis gets to find plainer failures before the campaign's own shrinker takes over."""
@@ -80,10 +81,10 @@ class _Explorer:
     """The thread with Hypothesis in it. ``asked`` carries proposals out, ``answers`` what became of them; None means:
     leave."""
 
-    def __init__(self, plan: Plan, profile: str, database: Optional[Examples], first: int) -> None:
+    def __init__(self, plan: Plan, profile: str, database: Optional[Examples], first: int, accepted: bool) -> None:
         self.asked: Queue[Union[Proposal, _Round, _End]] = Queue()
         self.answers: Queue[Optional[_Answer]] = Queue()
-        self._plan, self._profile, self._database, self._first = plan, profile, database, first
+        self._plan, self._profile, self._database, self._first, self._accepted = plan, profile, database, first, accepted
         self._place = 0
         self._leaving = False
         self._thread = threading.Thread(target=self._work, name="fiafuzz-explore", daemon=True)
@@ -130,7 +131,7 @@ class _Explorer:
             phases=(Phase.reuse, Phase.generate, Phase.target, Phase.shrink),
         )
         @seed((self._plan.seed << 16) + number)
-        @given(_strategy(self._plan, self._profile))
+        @given(_strategy(self._plan, self._profile, self._accepted))
         def explored(item: Any) -> None:
             answer = self._ask(Proposal(item, "valid") if isinstance(item, Case) else of_generated(item))
             if answer.ratio:
@@ -152,13 +153,14 @@ class _Explorer:
         return answer
 
 
-def _strategy(plan: Plan, profile: str) -> Any:
+def _strategy(plan: Plan, profile: str, accepted: bool) -> Any:
     from strategies.cases import boundary_cases, invalid_cases, valid_cases
 
-    make: dict[str, Callable[..., Any]] = {"invalid": invalid_cases, "boundary": boundary_cases}
-    if plan.mode not in make:
-        return valid_cases(profile)
-    return make[plan.mode](profile, select=plan.select, ignore=plan.ignore)
+    if plan.mode == "invalid":
+        return invalid_cases(profile, select=plan.select, ignore=plan.ignore)
+    if plan.mode == "boundary":
+        return boundary_cases(profile, select=plan.select, ignore=plan.ignore, accepted=accepted)
+    return valid_cases(profile)
 
 
 class _Search:
@@ -170,7 +172,7 @@ class _Search:
         self.recorded = dict(state.explored)
         self.open = leg.past.explored
         """Findings that the log leaves open, by place and digest: their cases are run again, as if they had not been."""
-        leg.job_number += state.jobs - len(self.recorded)
+        leg.work.job_number += state.jobs - len(self.recorded)
         self.plainest: Optional[Settled] = None
         self.weight: Any = None
         self.sought: Optional[tuple[str, Optional[str]]] = None
@@ -184,7 +186,7 @@ class _Search:
             return None
         if found is None or found.digest != proposal.case.digest:
             return None
-        self.leg.job_number += 1
+        self.leg.work.job_number += 1
         if self.sought is None and not found.sought:
             return _Answer(False, found.ratio)
         self.calls += 1
@@ -198,18 +200,18 @@ class _Search:
         leg = self.leg
         number = self.open.pop((proposal.place, proposal.case.digest), 0)
         if number:
-            leg.hand_out(proposal, "explore")
+            leg.work.hand_out(proposal, "explore")
         elif (skipped := leg.offer(proposal, "explore")) is not None:
             yield skipped
             return _Answer()
-        found = leg.wait_for(leg.job_number)
+        found = leg.work.wait_for(leg.work.job_number)
         yield from leg.restarts()
         if found is None:
             return _Answer()
         found = replace(found, running=replace(found.running, number=number))
         judged = found.completed.result.judged
         ratio = round(judged.error_ratio, 6) if judged is not None else 0.0  # as the log has it
-        if self.sought is None and (not found.verdict.failed or leg.investigator.explained(found.failure) is not None):
+        if self.sought is None and (not found.verdict.failed or leg.investigator.repeats.explained(found.failure) is not None):
             yield from leg.settled(found)
             return _Answer(False, ratio)
         return (yield from self._failing(found, ratio))
@@ -247,16 +249,16 @@ class _Search:
             for event in self.leg.settled(best):
                 entry = _entry_of(event) or entry
                 yield event
-        known = next((k for k in self.leg.investigator.known if k.entry == entry), None)
+        known = next((k for k in self.leg.investigator.repeats.known if k.entry == entry), None)
         for found in alike:
             if self.leg.campaign.stop:
                 return  # it will be found again
             if known is not None and _same(known, found):
                 known.count += 1
                 if found.running.number:
-                    yield self.leg.tell_repeat(found.running.number, known, found.running.proposal.case)
+                    yield self.leg.told.repeated(found.running.number, known, found.running.proposal.case)
                     continue
-                yield self.leg.done(found.running, found.verdict, found.completed, known)
+                yield self.leg.told.case(found.running, found.verdict, found.completed, known)
             else:
                 yield from self.leg.settled(found)
 
@@ -336,15 +338,13 @@ def _explore(
     from .examples import open_examples
 
     examples = open_examples(leg.plan, leg.backend, leg.profile, leg.campaign.directory.path / EXAMPLES)
-    explorer = _Explorer(leg.plan, leg.profile, examples, state.round)
+    explorer = _Explorer(leg.plan, leg.profile, examples, state.round, leg.accepted)
     search = _Search(leg, state)
     explorer.start()
     taken, reason = state.taken, ""
     try:
         while not reason:
-            if examples is not None and examples.problem:
-                yield leg.campaign.tell(Note, level="warning", text=f"example database: {examples.problem}")
-                examples.problem = None
+            yield from _tell_problem(leg, examples)
             reason = leg.over(end, cases, taken)
             try:
                 asked = None if reason else explorer.asked.get(timeout=WAIT_SECONDS)
@@ -372,6 +372,14 @@ def _explore(
             reason = "stopped"  # even at the very end: a resumed run finds what was left
         if examples is not None and reason != "stopped":
             examples.commit()
+        yield from _tell_problem(leg, examples)
     finally:
         explorer.stop()
     return reason
+
+
+def _tell_problem(leg: Leg, examples: Optional[Examples]) -> Iterator[Event]:
+    """Say, once, why the example database is not used any more."""
+    if examples is not None and examples.problem:
+        yield leg.campaign.tell(Note, level="warning", text=f"example database: {examples.problem}")
+        examples.problem = None

@@ -7,10 +7,10 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Optional
 
-from .events import Event, FindingFound, FlakyFound
+from .events import Event, FindingFound
 from .failures import Failure, Flaky, Kept, Known, Repeat
-from .investigate import TRIES
 from .proposals import Proposal
+from .reruns import TRIES
 from .resume import LegState, PhaseState, ResumeError
 from .verdict import decide, gives_values
 from .wire import Job
@@ -35,14 +35,14 @@ class LegPast:
             told = ", ".join(dict.fromkeys(f"{n} {before.versions.get(n, 'none')} -> {hello.versions.get(n, 'none')}" for n, _ in names))
             raise ResumeError(f"{leg.backend} is another build now ({told}); results of two builds are not mixed: start a new run")
         leg.investigator.effort.started = leg.campaign.started + before.at
-        leg.investigator.known = [
+        leg.investigator.repeats.known = [
             Known(k.entry.signature, k.entry.id, state.explains[k.entry.id])
             for k in {k.entry.id: k for k in state.kept.values()}.values()
         ]
-        leg.kept = state.shrunk
-        leg.job_number = state.jobs
+        leg.told.kept = state.shrunk
+        leg.work.job_number = state.jobs
         leg.investigator.effort.recall(state.effort)
-        leg.named.update(state.named)
+        leg.told.named.update(state.named)
 
     @property
     def entries_done(self) -> set[str]:
@@ -71,17 +71,17 @@ class LegPast:
         """Proposals with their places, without those that are done; ``skipped``: how many were not even made. ResumeError
         when they are not those of the log."""
         leg = self.leg
-        leg.job_number += skipped
+        leg.work.job_number += skipped
         for place, proposal in enumerate(source, skipped + 1):
             if place == state.last[0] and proposal.case.digest != state.last[1]:
                 raise ResumeError("the same seed gives other cases now than in the log (fiafuzz has changed); start a new run")
             if place <= state.until:
-                leg.job_number += 1  # what is found depends on how many cases came before
+                leg.work.job_number += 1  # what is found depends on how many cases came before
                 if leg.campaign.stop:
                     return
                 continue
             if place in state.ahead:
-                leg.job_number += 1
+                leg.work.job_number += 1
                 continue
             yield replace(proposal, place=place)
 
@@ -109,7 +109,7 @@ class LegPast:
         failure = self._failing_again(found)
         if failure is None:
             if not self.leg.campaign.stop:  # else it had no chance to
-                yield self._flaky(number, found, 1, TRIES + 1)
+                yield self.leg.told.flaky(number, found.case, found.verdict, 1, TRIES + 1)
         else:
             yield from self._finish(number, found, failure)
 
@@ -119,15 +119,9 @@ class LegPast:
             if isinstance(step, Kept):
                 yield leg.tell_kept(number, step)
             elif isinstance(step, Repeat):
-                yield leg.tell_repeat(number, step.known, found.case)
+                yield leg.told.repeated(number, step.known, found.case)
             elif isinstance(step, Flaky):  # a step Confirmed is in the log already
-                yield self._flaky(number, found, step.failed, step.tries)
-
-    def _flaky(self, number: int, found: FindingFound, failed: int, tries: int) -> Event:
-        effort = self.leg.investigator.effort.recorded
-        return self.leg.campaign.tell(
-            FlakyFound, number=number, case=found.case, verdict=found.verdict, failed=failed, tries=tries, effort=effort
-        )
+                yield leg.told.flaky(number, found.case, found.verdict, step.failed, step.tries)
 
     def settled_again(self, number: int, failure: Optional[Failure]) -> Iterator[Event]:
         """Events of an open finding whose case was run again; None: it did not fail."""
@@ -135,12 +129,12 @@ class LegPast:
         self.state.explored = {place: one for place, one in self.state.explored.items() if one != number}
         found = self.state.open[number]
         if failure is None:
-            yield self._flaky(number, found, 1, 2)
+            yield self.leg.told.flaky(number, found.case, found.verdict, 1, 2)
             return
-        known = self.leg.investigator.explained(failure)
+        known = self.leg.investigator.repeats.explained(failure)
         if known is not None:
             known.count += 1
-            yield self.leg.tell_repeat(number, known, found.case)
+            yield self.leg.told.repeated(number, known, found.case)
         else:
             yield from self._finish(number, found, failure)
 
@@ -161,7 +155,8 @@ class LegPast:
                 before=found.before,
             )
             done = leg.scheduler.run(job, fresh=attempt > 0 or bool(found.before), time_limit=leg.plan.time_limit)
-            leg.investigator.death_seconds += (done.seconds + 3.0) * done.result.deadly
+            if done.result.deadly:
+                leg.investigator.effort.count_death(done.seconds)
             verdict = decide(found.foreseen, done.result)
             if verdict.failed and len(done.result.before) == len(found.before):
                 return Failure(found.case, found.foreseen, verdict, done.result, runs, before=found.before)

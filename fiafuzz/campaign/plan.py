@@ -35,6 +35,8 @@ MODES_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Modes in which a phase has something to do."""
+REFUSED_MODES: tuple[str, ...] = ("invalid", "disputed")
+"""Modes without a call that must be accepted."""
 
 
 MAX_SEQUENCE = 32
@@ -189,7 +191,8 @@ def selected_rules(plan: Plan, profile: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def phases_of(plan: Plan) -> tuple[str, ...]:
-    """The phases that have something to do in the plan's mode, in order."""
-    found = (p for p in PHASES if p in plan.phases and plan.mode in MODES_OF_PHASE[p])
-    return tuple(p for p in found if p != "sequences" or plan.sequences)
+def phases_of(plan: Plan, checks: str = "own") -> tuple[str, ...]:
+    """The phases that have something to do in the plan's mode for a backend with that kind of checks, in order. One without checks
+    is given calls that must be accepted, and nothing else."""
+    found = tuple(p for p in PHASES if p in plan.phases and plan.mode in MODES_OF_PHASE[p] and (p != "sequences" or plan.sequences))
+    return tuple(p for p in found if p == "replay") if checks == "none" and plan.mode in REFUSED_MODES else found

@@ -42,19 +42,23 @@ def skippable(phase: str, done: int) -> int:
 
 
 def proposals(
-    phase: str, plan: Plan, profile: str, without_base: Optional[list[str]] = None, skip: int = 0
+    phase: str, plan: Plan, profile: str, without_base: Optional[list[str]] = None, skip: int = 0, accepted: bool = False
 ) -> Iterator[Proposal]:
     """The proposals of sweep, pairwise or bulk, without the first ``skip`` (as ``skippable`` gives it). ``without_base``
-    collects the faults for which no valid call was found, in words.
+    collects the faults for which no valid call was found, in words. ``accepted``: only calls that must be accepted.
 
     A profile without a single valid call proposes nothing.
     """
     from strategies.plan import Infeasible
 
     lost = without_base if without_base is not None else []
-    source = {"sweep": _sweep, "pairwise": _pairwise}
     try:
-        yield from _bulk(plan, profile, lost, skip // BLOCK) if phase == "bulk" else source[phase](plan, profile, lost)
+        if phase == "sweep":
+            yield from _sweep(plan, profile, lost, accepted)
+        elif phase == "pairwise":
+            yield from _pairwise(plan, profile)
+        else:
+            yield from _bulk(plan, profile, lost, skip // BLOCK, accepted)
     except Infeasible as error:
         if without_base is not None:
             without_base.append(str(error))
@@ -65,19 +69,20 @@ def of_generated(item: Generated) -> Proposal:
     return Proposal(item.case, item.mode, item.rule, item.side)
 
 
-def _sweep(plan: Plan, profile: str, without_base: list[str]) -> Iterator[Proposal]:
+def _sweep(plan: Plan, profile: str, without_base: list[str], accepted: bool) -> Iterator[Proposal]:
     """Every rule broken once in each of its ways, and met at each of its edges."""
     from strategies.cases import Generated, sweep
 
     wanted = ("invalid", "boundary") if plan.mode == "all" else (plan.mode,)
-    for item in sweep(profile, plan.seed, select=plan.select, ignore=plan.ignore, disputed=plan.mode == "disputed"):
+    disputed = plan.mode == "disputed"
+    for item in sweep(profile, plan.seed, select=plan.select, ignore=plan.ignore, disputed=disputed, accepted=accepted):
         if not isinstance(item, Generated):
             without_base.append(f"{item.rule} {item.side}: {item.reason}")
         elif item.mode in wanted:
             yield of_generated(item)
 
 
-def _pairwise(plan: Plan, profile: str, without_base: list[str]) -> Iterator[Proposal]:
+def _pairwise(plan: Plan, profile: str) -> Iterator[Proposal]:
     """Valid calls that meet every feasible pair of factor words."""
     from strategies.cases import pairwise_cases
 
@@ -85,7 +90,7 @@ def _pairwise(plan: Plan, profile: str, without_base: list[str]) -> Iterator[Pro
         yield of_generated(item)
 
 
-def _bulk(plan: Plan, profile: str, without_base: list[str], first: int) -> Iterator[Proposal]:
+def _bulk(plan: Plan, profile: str, without_base: list[str], first: int, accepted: bool) -> Iterator[Proposal]:
     """Generated calls without end, from a block on."""
     from strategies.cases import generate
 
@@ -97,7 +102,10 @@ def _bulk(plan: Plan, profile: str, without_base: list[str], first: int) -> Iter
     for block in count(first):
         seed = plan.seed + (block << 64)  # beyond the seeds of other runs
         made = 0
-        for item in generate(profile, plan.mode, BLOCK, seed, select=plan.select, ignore=plan.ignore, without_base=tell):
+        calls = generate(
+            profile, plan.mode, BLOCK, seed, select=plan.select, ignore=plan.ignore, without_base=tell, accepted=accepted
+        )
+        for item in calls:
             made += 1
             yield of_generated(item)
         if made < BLOCK:  # no rule is left

@@ -190,7 +190,7 @@ class Past:
         if leg is None or leg.unfinished:
             return False
         later = [*self.legs][-1] != (backend, profile)
-        return later or all(p in leg.phases for p in phases_of(self.plan))
+        return later or all(p in leg.phases for p in phases_of(self.plan, leg.started.checks))
 
     def add(self, event: Event) -> None:
         """Take one event in."""

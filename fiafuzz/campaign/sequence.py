@@ -94,21 +94,22 @@ KINDS: tuple[str, ...] = (*VARIATIONS, "mixed")
 LAYOUTS: tuple[str, ...] = ("return", "up and down", "down and up", "any")
 
 
-def sequences(plan: Plan, profile: str, first: int = 0) -> Iterator[Group]:
+def sequences(plan: Plan, profile: str, first: int = 0, accepted: bool = False) -> Iterator[Group]:
     """Groups of ``plan.sequences`` proposals without end, from a number on (0 is the first). Each proposal has its place: the
-    first of group g is at g * plan.sequences + 1. Infeasible when the profile has no valid call.
+    first of group g is at g * plan.sequences + 1. ``accepted``: only calls that must be accepted.
+    Infeasible when the profile has no valid call.
     """
     for block in count(first // BLOCK):
         start = max(first, block * BLOCK)
         made = 0
-        for number, calls in enumerate(_calls(plan, profile, block, start % BLOCK), start):
+        for number, calls in enumerate(_calls(plan, profile, block, start % BLOCK, accepted), start):
             made += 1
             yield _group(plan, profile, number, calls)
         if not made:  # no rule is left
             return
 
 
-def _calls(plan: Plan, profile: str, block: int, skip: int) -> Iterator[tuple[Proposal, ...]]:
+def _calls(plan: Plan, profile: str, block: int, skip: int, accepted: bool) -> Iterator[tuple[Proposal, ...]]:
     """The generated calls of each group of a block."""
     from strategies.cases import generate
 
@@ -120,6 +121,7 @@ def _calls(plan: Plan, profile: str, block: int, skip: int) -> Iterator[tuple[Pr
         select=plan.select,
         ignore=plan.ignore,
         without_base=lambda _: None,
+        accepted=accepted,
     )
     made = islice(found, PER_GROUP * skip, None)
     while len(calls := tuple(of_generated(item) for item in islice(made, PER_GROUP))) == PER_GROUP:

@@ -20,6 +20,7 @@ from fiafuzz.model.case import Case
 
 from .codes import title
 from .failures import Confirmed, Failure, Flaky, Known, Repeat, Step
+from .reruns import same_failure
 from .results import Result, clean
 from .schedulers.protocol import Completed
 from .sequence_shrink import Before, Calls, features_between, mixed, words_between
@@ -89,7 +90,7 @@ class SequenceLook:
         """A failure of a call that stood behind others in its job."""
         alone = replace(failure, before=(), recent=(), runs=max(failure.runs, 3 if failure.verdict.code == "F105" else 1))
         if self._fails_alone(alone):
-            yield from self.main._look_closely(alone)
+            yield from self.main.look_closely(alone)
             return
         known = self._known(failure)
         if known is not None:
@@ -124,19 +125,19 @@ class SequenceLook:
     def _fails_alone(self, failure: Failure) -> bool:
         """Whether a call fails without the others. A live worker that answers it rightly has said enough; one that does not may
         have been spoilt before."""
-        limit = self.main._hang_limit() if failure.verdict.code == "F302" else None
-        if not failure.result.deadly and not self.main._fails(failure.case, failure, limit):
+        limit = self.main.reruns.limit_of(failure)
+        if not failure.result.deadly and not self.main.reruns.fails(failure.case, failure, limit):
             return False
-        return self.main._alone(failure.case, failure) is not None
+        return self.main.reruns.alone(failure.case, failure) is not None
 
     def _after(self, failure: Failure, before: Calls, *, fresh: bool) -> Optional[Failure]:
         """The failure as it comes after these calls; None when it does not."""
-        limit = self.main._hang_limit() if failure.verdict.code == "F302" else None
-        found = self.main._run(
+        limit = self.main.reruns.limit_of(failure)
+        found = self.main.reruns.run(
             failure, failure.case, failure.foreseen, failure.runs, fresh=fresh, time_limit=limit, pictures=fresh, before=before
         )
         whole = len(found.result.before) == len(before)  # else a call before it has ended the process
-        return replace(found, before=before) if whole and self.main._same_failure(found, failure) else None
+        return replace(found, before=before) if whole and same_failure(found, failure) else None
 
     # ---- is it known --------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class SequenceLook:
         kind = kind_of(failure.verdict, failure.result)
         alike = [
             k
-            for k in self.main.known
+            for k in self.main.repeats.known
             if k.signature.code == AFTER_CALLS and k.signature.error == kind and k.signature.rule == failure.verdict.rule
         ]
         if alike and self.main.effort.share("proof") > PROOF_SHARE:
@@ -177,16 +178,16 @@ class SequenceLook:
         """Shrink and keep a failure that has come again in a fresh worker."""
         main, began = self.main, monotonic()
         kind = kind_of(failure.verdict, failure.result)
-        found = main._confirmed = as_finding(failure)
+        found = main.confirmed = as_finding(failure)
         if not told:
             yield Confirmed(found)
         with main.effort.of("shrink"):
             final, runs, cut = self._shrunk(failure)
         final = as_finding(final)
         signature = signature_after(main.backend, final, kind)
-        known = main._known_by(signature)
+        known = main.repeats.counted(signature)
         if known is None:
-            yield main._keep(signature, found, final, runs, monotonic() - began, cut)
+            yield main.keep(signature, found, final, runs, monotonic() - began, cut)
         elif not cut:
             yield Repeat(found, known)
 

@@ -20,12 +20,11 @@ from fiafuzz.model.case import Case
 
 from .events import Event
 from .failures import Known
-from .leg import DRAIN_SECONDS, POLL_SECONDS, Settled
+from .in_work import DRAIN_SECONDS, POLL_SECONDS, Running, Settled
 from .proposals import Proposal
 from .resume import PhaseState, ResumeError
 from .schedulers.protocol import Completed, DevicesLost
 from .sequence import Group, sequences
-from .verdict import SKIPPED, Verdict
 from .wire import Job
 
 if TYPE_CHECKING:
@@ -62,22 +61,22 @@ class _Sequences:
     def __init__(self, leg: Leg, state: PhaseState) -> None:
         self.leg = leg
         self.state = state
-        self.base = leg.job_number
+        self.base = leg.work.job_number
         self.groups: dict[int, _UnderWay] = {}
         """Groups under way by number, in order."""
         self.jobs: dict[int, int] = {}
         """Job id -> number of its group."""
         self.next = state.until // leg.plan.sequences
-        self.source = sequences(leg.plan, leg.profile, self.next)
+        self.source = sequences(leg.plan, leg.profile, self.next, leg.accepted)
         self.taken = state.taken
         self.exhausted = False
 
     def run(self, end: Optional[float], cases: Optional[int]) -> Generator[Event, None, str]:
         """Hand out groups and settle them until the phase is over."""
-        leg, skips, reason = self.leg, self.leg.skips, ""
+        leg, skips, reason = self.leg, self.leg.work.skips, ""
 
         def over() -> str:
-            return leg.over(end, cases, self.taken - (leg.skips - skips))
+            return leg.over(end, cases, self.taken - (leg.work.skips - skips))
 
         def top_up() -> None:
             while not self.exhausted and len(self.groups) < MAX_GROUPS and leg.scheduler.room() > 0 and not over():
@@ -97,7 +96,7 @@ class _Sequences:
         finally:
             leg.scheduler.on_room = None
         yield from self._drain()
-        leg.job_number = self.base + self.next * leg.plan.sequences
+        leg.work.job_number = self.base + self.next * leg.plan.sequences
         return reason
 
     # ---- out and in ------------------------------------------------------------------------------------
@@ -181,8 +180,7 @@ class _Sequences:
     def _settle(self, group: _UnderWay) -> Iterator[Event]:
         leg = self.leg
         for member, killer in group.known:
-            running = leg.running_case(member, None, 1, "sequences")
-            yield leg.done(running, Verdict(SKIPPED, text=f"would repeat a known crash or hang ({killer.entry})"), None)
+            yield leg.spared(member, "sequences", killer)
         for settled in self._settled(group):
             if leg.campaign.stop:
                 return
@@ -194,8 +192,8 @@ class _Sequences:
         for member, (done, before) in zip(group.members, group.results):
             if self._is_told(member):
                 continue
-            leg.running[done.job.id] = leg.running_case(member, None, 1, "sequences")
-            found = leg.verdict_on(done)
+            leg.work.running[done.job.id] = Running(member, "sequences")
+            found = leg.work.verdict_on(done)
             if found is not None:
                 yield replace(found, before=before)
 

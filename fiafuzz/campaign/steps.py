@@ -12,9 +12,9 @@ from typing import Any, Optional
 import msgspec
 
 from fiafuzz.model.case import TensorSpec
+from fiafuzz.model.dtypes import FLOAT_QUERY
 from fiafuzz.model.layouts import CACHE_LAYOUTS
 from fiafuzz.model.parameters import INT_MAX
-from fiafuzz.model.scene import FLOAT_QUERY
 
 from .blueprint import SIZES, Fields, Literal, OptionalTensor
 from .bundles import changed, keep_batches, to_key_size, to_layout, to_query_size, without

@@ -21,14 +21,14 @@ def stream(
 ) -> Generator[Event, None, str]:
     """Keep the workers busy with proposals and settle what comes back; returns why it ended. ``taken``: how many were
     taken before the run was resumed."""
-    reason, before, exhausted = "", leg.skips, False
+    reason, before, exhausted = "", leg.work.skips, False
     ahead: deque[Proposal] = deque()  # taken from the source where no event could be told; offered next
 
     def over() -> str:
-        return leg.over(end, cases, taken - (leg.skips - before))
+        return leg.over(end, cases, taken - (leg.work.skips - before))
 
     def wanted() -> bool:
-        return not exhausted and len(leg.waiting) < MAX_WAITING and leg.scheduler.room() > 0 and not over()
+        return not exhausted and len(leg.work.waiting) < MAX_WAITING and leg.scheduler.room() > 0 and not over()
 
     def top_up() -> None:
         nonlocal taken, exhausted
@@ -39,7 +39,7 @@ def stream(
             elif leg.would_repeat(proposal.case) is not None:
                 ahead.append(proposal)
             else:
-                leg.hand_out(proposal, phase)
+                leg.work.hand_out(proposal, phase)
                 taken += 1
 
     leg.scheduler.on_room = top_up
@@ -57,7 +57,7 @@ def stream(
                     yield skipped
             yield from leg.settle_ready()
             why = over()
-            if why in ("stopped", "time") or not leg.running:
+            if why in ("stopped", "time") or not leg.work.running:
                 reason = why or ("done" if exhausted else "")
     finally:
         leg.scheduler.on_room = None

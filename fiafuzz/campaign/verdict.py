@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 
+from fiafuzz.model.case import Case
+from fiafuzz.model.scene import Scene
+
 from .results import Foreseen as Foreseen
 from .results import Result
 
@@ -58,6 +61,13 @@ def foreseen(prediction: Prediction) -> Foreseen:
         document,
         source,
     )
+
+
+def foresee(case: Case, profile: str) -> Foreseen:
+    """The prediction of a case under a profile, as data."""
+    from oracles.constraints.predict import predict
+
+    return foreseen(predict(case, profile, scene=Scene(case)))
 
 
 def reason_not_to_run(expected: Foreseen, checks: str, *, dare: bool = False) -> Optional[str]:

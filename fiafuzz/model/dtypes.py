@@ -139,6 +139,9 @@ DTYPES: Mapping[str, DType] = MappingProxyType({
 })
 """Format by the name that the operator's documents use, in a stable order."""
 
+FLOAT_QUERY: frozenset[str] = frozenset({"FLOAT16", "BFLOAT16"})
+"""Dtypes of a query, and of an output, that is not quantised."""
+
 
 def dtype(name: str) -> DType:
     """The format of that name; ValueError names the known ones."""

@@ -47,6 +47,15 @@ CACHE_LAYOUTS: tuple[str, ...] = ("BnBsH", "BnNBsD", "NZ")
 MASK_COMPRESSED = 2048
 """Edge of the fixed mask of sparseMode 2, 3 and 4."""
 
+ROPE_D = 64
+"""Head size of queryRope and keyRope."""
+DECODE_MLA_D = 512
+"""Head size of query and key beside rope that makes a call MLA decode."""
+PREFILL_MLA_D = 128
+"""Head size of query and key beside rope in MLA prefill."""
+COMBINED_MLA_D = (192, 128)
+"""Head sizes of query and of value in MLA prefill without separate rope."""
+
 
 def axis_sizes(axes: str, shape: tuple[int, ...]) -> dict[str, int] | None:
     """Name the axes of ``shape``: axis letter -> size. None when the rank does not fit."""

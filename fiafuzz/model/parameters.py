@@ -13,6 +13,12 @@ INT_MAX = 2147483647
 """Largest 32-bit integer; the default of preTokens and nextTokens ("no bound")."""
 
 
+def as_int32(value: int) -> int:
+    """The value that is left when an int64 attribute is cut to 32 bits (host_behaviour.md 4.1)."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
 class Kind(str, Enum):
     """How a parameter travels over the C interface."""
 

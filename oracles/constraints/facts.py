@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.layouts import axis_sizes
-from fiafuzz.model.scene import COMBINED_MLA_D, DECODE_MLA_D, Scene
+from fiafuzz.model.layouts import COMBINED_MLA_D, DECODE_MLA_D, axis_sizes
+from fiafuzz.model.scene import Scene
 
 T = TypeVar("T")
 

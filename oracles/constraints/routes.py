@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Optional
 
-from fiafuzz.model.scene import DECODE_MLA_D, Scene
+from fiafuzz.model.layouts import DECODE_MLA_D
+from fiafuzz.model.scene import Scene
 
 from .facts import scene_fact
 from .rule import DOC_A2A3_V5, SRC_A2A3, SRC_A2A3_V5, Basis, Boundary, Change, Rule, Stage

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fiafuzz.model.codecs import code_rank, encode
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.dtypes import FLOAT_QUERY
+from fiafuzz.model.scene import Scene
 from oracles.gate import SAFETY
 from oracles.precision_standards import MIXED_2026_09
 

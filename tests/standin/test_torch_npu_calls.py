@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fiafuzz.backends.torch_npu_arguments import WORDS
+from fiafuzz.backends.torch_npu_words import WORDS
 from fiafuzz.model.case import INT64_MAX, INT64_MIN, Case, TensorSpec, case_to_dict
 from fiafuzz.model.parameters import BY_NAME, INT_ARRAYS, TENSOR_INPUTS
 from tests.standin_cann.environment import SOCS

@@ -19,19 +19,9 @@ from hypothesis.extra import numpy as hnp
 
 from fiafuzz.backends import ascend, npu_probe, null_cann, torch_npu_family, torch_npu_load
 from fiafuzz.backends.protocol import BackendUnavailable
-from fiafuzz.backends.torch_npu_arguments import (
-    DTYPE_NUMBERS,
-    TORCH_DTYPES,
-    WORDS,
-    Call,
-    TensorUse,
-    Vocabulary,
-    choose,
-    express,
-    functions,
-    made_dtype,
-)
+from fiafuzz.backends.torch_npu_arguments import Call, TensorUse, Vocabulary, choose, express, functions, made_dtype
 from fiafuzz.backends.torch_npu_tensors import download, geometry, pack_halves, unpack_halves, upload
+from fiafuzz.backends.torch_npu_words import DTYPE_NUMBERS, TORCH_DTYPES, WORDS
 from fiafuzz.model.case import Case, TensorSpec
 from fiafuzz.model.dtypes import DTYPES
 from fiafuzz.model.scene import Scene

@@ -19,7 +19,9 @@ from fiafuzz.campaign.events import (
     FindingFound,
     FindingKept,
     LegStarted,
+    Note,
     PhaseFinished,
+    PhaseStarted,
     RunFinished,
     RunStarted,
     Summary,
@@ -35,6 +37,8 @@ from fiafuzz.campaign.triage import plain_case
 from fiafuzz.campaign.verdict import Foreseen
 from fiafuzz.campaign.wire import Job
 from fiafuzz.model.factors import FACTORS
+
+from .in_process import InProcess
 
 PROFILE = "950-v5"
 
@@ -119,13 +123,13 @@ def test_a_planted_fault_is_found_shrunk_kept_and_replayed(tmp_path: Path) -> No
     assert entry in entries
     items = [entry_item(entry), Item("plain", plain_case("950", "v5"), None, None, {"verdict": "reject"})]
     assert [r.status for r in replay(items, "faulty:causal-one-too-many")] == ["failing", "passing"]
-    found = list(replay(items, "cpu"))
+    found = list(replay(items, "cpu", make=InProcess))
     assert [r.status for r in found] == ["passing", "passing"]
     assert [r.disagrees for r in found] == ["", "expected reject, predicted accept"]
     fixed = msgspec.structs.replace(entry, signature=msgspec.structs.replace(entry.signature, backend="cpu"))
-    assert [r.status for r in replay([entry_item(fixed)], "cpu")] == ["fixed"]
+    assert [r.status for r in replay([entry_item(fixed)], "cpu", make=InProcess)] == ["fixed"]
     bare = [Item("bare", entry.case)]
-    assert [r.status for r in replay(bare, "faulty:causal-one-too-many")] == ["new"]
+    assert [r.status for r in replay(bare, "faulty:causal-one-too-many", make=InProcess)] == ["new"]
 
 
 def test_explore_finds_faults_and_hands_them_on(tmp_path: Path) -> None:
@@ -140,11 +144,21 @@ def test_explore_finds_faults_and_hands_them_on(tmp_path: Path) -> None:
 
 
 def test_backends_without_checks_get_no_invalid_call(tmp_path: Path) -> None:
-    plan = plan_in(tmp_path, backends=("torch-sdpa-math",), phases=("sweep",), max_cases=40, max_time=60.0)
+    """None is made, so that the time goes into calls that they can take."""
+    plan = plan_in(tmp_path, backends=("torch-sdpa-math",), phases=("sweep", "explore", "sequences", "bulk"), sequences=3, max_cases=80)
     events, summary = run(plan)
-    assert all(e.foreseen == "accept" for e in cases(events) if e.verdict.status != "skipped")
-    assert summary.skipped["the backend has no parameter checks"] > 10
-    assert summary.status == "clean"
+    done = cases(events)
+    assert {e.phase for e in done} == {"sweep", "explore", "sequences"} and all(e.foreseen == "accept" for e in done)
+    assert "the backend has no parameter checks" not in summary.skipped and summary.status == "clean"
+
+
+@pytest.mark.parametrize("mode", ["invalid", "disputed"])
+def test_a_mode_without_calls_for_a_backend_ends_at_once(mode: str, tmp_path: Path) -> None:
+    """A number of cases bounds the run, and none of them is ever run: it must end all the same."""
+    events, summary = run(plan_in(tmp_path, backends=("torch-sdpa-math",), mode=mode, max_cases=5))
+    assert [e.phase for e in events if isinstance(e, PhaseStarted)] == ["replay"] and summary.status == "nothing"
+    (note,) = (e for e in events if isinstance(e, Note))
+    assert note.level == "warning" and f"no parameter checks, so that no call of mode {mode} is made" in note.text
 
 
 def test_a_profile_without_valid_calls_has_nothing_to_run(tmp_path: Path) -> None:

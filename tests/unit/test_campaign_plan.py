@@ -41,6 +41,12 @@ def test_phases_of_modes() -> None:
     assert phases_of(Plan()) == tuple(p for p in PHASES if p != "sequences"), "groups are made where they are asked for"
     assert phases_of(Plan(mode="valid")) == ("replay", "pairwise", "explore", "bulk")
     assert phases_of(Plan(mode="disputed")) == ("replay", "sweep", "bulk")
+
+
+def test_a_backend_without_checks_has_no_phases_of_refused_calls() -> None:
+    for mode in MODES:
+        left = ("replay",) if mode in ("invalid", "disputed") else phases_of(Plan(mode=mode))
+        assert phases_of(Plan(mode=mode), "none") == left and phases_of(Plan(mode=mode), "partial") == phases_of(Plan(mode=mode))
     assert phases_of(Plan(phases=("bulk", "sweep"))) == ("sweep", "bulk")
     assert all(phases_of(Plan(mode=m)) for m in MODES)
 

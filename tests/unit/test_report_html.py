@@ -108,6 +108,12 @@ def test_resumed_run_is_partial_again(tmp_path: Path) -> None:
     assert "Partial report" in headline([view], []).text and view.data.cases == 2
 
 
+def test_a_log_of_two_runs_is_about_the_last(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "run", [*BEGIN, found(1), *BEGIN, case(1), case(2)], end=False)
+    view = view_run(log, "run")
+    assert view.data.cases == 2 and not findings_of([view]) and sum(view.outcomes.values()) == 2
+
+
 # ---- what stands in the page ----------------------------------------------------------------------------------------
 
 

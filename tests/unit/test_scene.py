@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from fiafuzz.model.case import Attrs, Case, Inputs, Outputs, TensorSpec
 from fiafuzz.model.factors import FACTORS, factors_of
 from fiafuzz.model.layouts import LAYOUTS, cache_shape, lse_shape, tensor_shape
-from fiafuzz.model.parameters import INPUTS, INT_MAX
-from fiafuzz.model.scene import FACTS, Scene, as_int32
+from fiafuzz.model.parameters import INPUTS, INT_MAX, as_int32
+from fiafuzz.model.scene import FACTS, Scene
 
 F16 = "FLOAT16"
 

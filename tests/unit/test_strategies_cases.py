@@ -7,8 +7,11 @@ from hypothesis import find, given, settings
 
 from fiafuzz.model.case import Case
 from fiafuzz.model.factors import factors_of
+from fiafuzz.model.parameters import INT_MAX
 from fiafuzz.model.scene import Scene
-from strategies.cases import build_valid, generate, pairwise_cases, valid_cases
+from oracles.constraints.predict import predict
+from strategies.cases import boundary_cases, build_valid, generate, pairwise_cases, sweep, valid_cases
+from strategies.faults import Generated
 from strategies.plan import Infeasible, disputed_words
 from strategies.source import SeededSource
 
@@ -78,3 +81,33 @@ def test_disputed_ground_has_words_of_its_own() -> None:
     assert len(own) == 2 * len(words) and {g.mode for g in own} == {"disputed"}
     assert all(any(m[factor] == word for m in met) for factor, word in words)
     assert disputed_words("950-v5-2026.08") == ()
+
+
+@pytest.mark.parametrize("mode, made", [("valid", 120), ("boundary", 120), ("all", 120), ("invalid", 0), ("disputed", 0)])
+def test_calls_that_must_be_accepted(mode: str, made: int) -> None:
+    """For kernels without checks of their own: nothing else is made, whatever the mode."""
+    found = list(generate("950-v5", mode, 120, 3, accepted=True))
+    assert len(found) == made and all(predict(item.case, "950-v5").verdict == "accept" for item in found)
+    assert {item.mode for item in found} <= {"valid", "boundary"} and {item.edge for item in found} <= {None, "inside"}
+    if mode == "all":
+        assert sum(item.mode == "boundary" for item in found) == 20
+
+
+def test_edges_that_must_be_accepted() -> None:
+    whole = [item for item in sweep("950-v5", 3) if isinstance(item, Generated)]
+    inside = [item for item in sweep("950-v5", 3, accepted=True) if isinstance(item, Generated)]
+    edges = {(item.rule, item.side) for item in whole if item.edge == "inside"}
+    assert len(edges) > 50 and {(item.rule, item.side) for item in inside} == edges
+    assert all(predict(item.case, "950-v5").verdict == "accept" for item in inside)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(boundary_cases("950-v5", accepted=True))
+def test_edges_that_must_be_accepted_under_hypothesis(item: Generated) -> None:
+    assert item.edge == "inside" and predict(item.case, "950-v5").verdict == "accept"
+
+
+def test_tokens_go_to_their_limit_and_one_below() -> None:
+    """INT_MAX stands for no limit; one less is a limit, of which a sum with a length leaves 32 bits."""
+    far = {t for item in generate("950-v5", "valid", 1500, 5) for t in Scene(item.case).tokens if t > INT_MAX - 100}
+    assert far == {INT_MAX - 1, INT_MAX}

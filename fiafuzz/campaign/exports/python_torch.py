@@ -13,18 +13,8 @@ from typing import Any, Optional
 import numpy as np
 
 from fiafuzz.backends.aclnn_signature import function_name
-from fiafuzz.backends.torch_npu_arguments import (
-    DTYPE_ARGUMENTS,
-    DTYPE_NUMBERS,
-    OPERATORS,
-    TORCH_DTYPES,
-    WORDS,
-    Call,
-    TensorUse,
-    Vocabulary,
-    choose,
-    functions,
-)
+from fiafuzz.backends.torch_npu_arguments import Call, TensorUse, Vocabulary, choose, functions
+from fiafuzz.backends.torch_npu_words import DTYPE_ARGUMENTS, DTYPE_NUMBERS, OPERATORS, TORCH_DTYPES, WORDS
 from fiafuzz.model.case import Case
 from fiafuzz.model.codecs import decode
 from fiafuzz.model.dtypes import DTYPES

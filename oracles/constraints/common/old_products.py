@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Optional
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.dtypes import FLOAT_QUERY
+from fiafuzz.model.scene import Scene
 
 from ..changes import cast, head_size, put, specs, together, where, with_shape
 from ..facts import decode_mla, fast_tnd

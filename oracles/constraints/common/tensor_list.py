@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Optional
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.dtypes import FLOAT_QUERY
+from fiafuzz.model.scene import Scene
 
 from ..changes import cast, held, merge_axes, put, relabel, resize, where, with_shape
 from ..documents import ALL_DOCUMENTS, V5_CHECKED, V5_LINE

@@ -9,7 +9,8 @@ from typing import Optional
 from msgspec.structs import replace
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.dtypes import FLOAT_QUERY
+from fiafuzz.model.scene import Scene
 
 from ..changes import head_size, where
 from ..pse.bias import bias_for

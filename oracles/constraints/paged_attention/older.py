@@ -6,7 +6,8 @@ from typing import Optional
 
 from msgspec.structs import replace
 
-from fiafuzz.model.scene import DECODE_MLA_D, PREFILL_MLA_D, Scene
+from fiafuzz.model.layouts import DECODE_MLA_D, PREFILL_MLA_D
+from fiafuzz.model.scene import Scene
 
 from ..changes import cast, resize, widen
 from ..rule import DOC_A2A3_V3, Basis, Boundary, Break, Effect, Level, Rule, Words, never

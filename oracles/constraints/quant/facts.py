@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Optional, Union
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.scene import DECODE_MLA_D, Scene
+from fiafuzz.model.layouts import DECODE_MLA_D
+from fiafuzz.model.scene import Scene
 
 from ..facts import scene_fact
 from .tables import FULL_MODES

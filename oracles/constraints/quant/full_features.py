@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.scene import DECODE_MLA_D, ROPE_D, Scene
+from fiafuzz.model.layouts import DECODE_MLA_D, ROPE_D
+from fiafuzz.model.scene import Scene
 
 from ..changes import cast, head_size, put, together, where
 from ..common.recipes import axis_everywhere, query_heads, relayout

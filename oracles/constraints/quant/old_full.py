@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.dtypes import FLOAT_QUERY
+from fiafuzz.model.scene import Scene
 
 from ..changes import cast, drop, put, reshape, together
 from ..common.recipes import axis_everywhere, relayout

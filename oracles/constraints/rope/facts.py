@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Optional
 
+from fiafuzz.model.dtypes import FLOAT_QUERY
 from fiafuzz.model.layouts import axis_sizes
-from fiafuzz.model.scene import FLOAT_QUERY, Scene
+from fiafuzz.model.scene import Scene
 
 from ..facts import scene_fact
 from ..rule import ALL_950, DOC_A2A3_V3, DOC_A2A3_V5, SRC_A2A3, Words

@@ -7,7 +7,8 @@ from typing import Optional
 from msgspec.structs import replace
 
 from fiafuzz.model.case import TensorSpec
-from fiafuzz.model.scene import DECODE_MLA_D, Scene
+from fiafuzz.model.layouts import DECODE_MLA_D
+from fiafuzz.model.scene import Scene
 
 from ..changes import drop, head_size, put
 from ..rule import DOC_A2A3_V3, Basis, Boundary, Break, Change, Level, Rule, Words, never

@@ -6,8 +6,8 @@ from typing import Optional
 
 from msgspec.structs import replace
 
-from fiafuzz.model.layouts import axis_sizes
-from fiafuzz.model.scene import ROPE_D, Scene
+from fiafuzz.model.layouts import ROPE_D, axis_sizes
+from fiafuzz.model.scene import Scene
 
 from ..changes import add_axis, cast, drop, head_size, merge_axes, put, stretch, where, widen
 from ..paged_attention.features import dense_from

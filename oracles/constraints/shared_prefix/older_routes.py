@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fiafuzz.model.layouts import axis_sizes
-from fiafuzz.model.scene import Scene, as_int32
+from fiafuzz.model.parameters import as_int32
+from fiafuzz.model.scene import Scene
 
 from ..changes import put, resize
 from ..routes import DECODE, DECODE_ROUTE, OLDER_ROUTES, PREFILL
