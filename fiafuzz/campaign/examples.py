@@ -13,6 +13,7 @@ whole round or nothing of it, and begins that round again.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -24,7 +25,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, 
 
 from .corpus import read_regular
 from .plan import Plan
-from .results import in_words
+from .results import clean, in_words
+from .whole_files import clear_left, write_whole
 
 SECONDS = 3.0
 """How long Redis may take to answer before the phase goes on without it."""
@@ -96,12 +98,39 @@ class Examples(ExampleDatabase):
             return use(self._inner)
         except Exception as error:
             self._inner = None
-            self.problem = in_words(error, 200).replace("\n", " ")
+            self.problem = _why(error)
             return otherwise
 
 
+def _why(error: Exception) -> str:
+    """What a database failed with, in one line: without the bytes of an example that a client of Redis quotes before it comes to the
+    point, and with the name of the setting where the server wants a password."""
+    if any(kind.__name__ == "AuthenticationError" for kind in type(error).__mro__):
+        wrong = "does not take the password in" if os.environ.get(PASSWORD) else "wants a password; give it in"
+        return f"the server {wrong} {PASSWORD}"
+    text = in_words(error).replace("\n", " ")
+    return clean(re.sub(r"Command # \d+ \(.*\) of pipeline caused error: ", "", text), 200)
+
+
 class _Folder(DirectoryBasedExampleDatabase):
-    """A directory that others may write to as well: only regular files of a sensible size are read."""
+    """A directory that others may write to as well: only regular files of a sensible size are read, and each is written whole or
+    not at all."""
+
+    def save(self, key: bytes, value: bytes) -> None:
+        """Keep an example. OSError when it cannot be written.
+
+        What it overrides says nothing then, and takes a detour through the directory of temporary files: from there a file comes to
+        another file system in pieces, and is for the eyes of one user only.
+        """
+        target = self._value_path(key, value)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            there = read_regular(target, MAX_EXAMPLE_BYTES) == value
+        except (OSError, ValueError):
+            there = False
+        if not there:
+            clear_left(target.parent)
+            write_whole(target, value)
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
         """All examples of a key."""
@@ -110,7 +139,7 @@ class _Folder(DirectoryBasedExampleDatabase):
             names = os.listdir(folder)
         except (FileNotFoundError, NotADirectoryError):
             return
-        for name in sorted(names):
+        for name in sorted(n for n in names if not n.startswith(".")):  # others may be writing
             try:
                 yield read_regular(folder / name, MAX_EXAMPLE_BYTES)
             except (OSError, ValueError):

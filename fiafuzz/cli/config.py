@@ -7,6 +7,7 @@ over an environment variable (FIAFUZZ_FUZZ_MAX_TIME), that over the file, the fi
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -49,11 +50,11 @@ class Config:
 
 
 def find_config(start: Path) -> Path | None:
-    """The configuration file that holds in a directory: the nearest one upwards."""
+    """The configuration file that holds in a directory: the nearest one upwards. Directories that may not be looked into have none."""
     for folder in (start, *start.parents):
-        if (folder / OWN).is_file():
+        if os.path.isfile(folder / OWN):
             return folder / OWN
-        if (folder / SHARED).is_file() and _document(folder / SHARED).get("tool", {}).get("fiafuzz") is not None:
+        if os.path.isfile(folder / SHARED) and _document(folder / SHARED).get("tool", {}).get("fiafuzz") is not None:
             return folder / SHARED
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Any, BinaryIO
@@ -38,6 +39,16 @@ class EventSink:
             with contextlib.suppress(OSError):
                 self._file.close()
 
+    @staticmethod
+    def _write(file: BinaryIO, line: bytes) -> None:
+        written = file.write(line)
+        if written < len(line):  # a full disk takes part of a line: take it back
+            with contextlib.suppress(OSError):
+                file.seek(-written, os.SEEK_CUR)
+                file.truncate()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file.flush()
+
     def take(self, event: Any) -> None:
         """Write one event."""
         if self._file is None:
@@ -45,8 +56,7 @@ class EventSink:
         from fiafuzz.campaign.events import encode_event
 
         try:
-            self._file.write(encode_event(event))
-            self._file.flush()
+            self._write(self._file, encode_event(event))
         except OSError as error:
             self._file = None
             if self.target == "-":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import click
@@ -26,6 +27,7 @@ from .main import (
 )
 from .options import known_profile
 from .resuming import check_examples, memory_options, past_of, plan_of
+from .streams import drop
 from .worker_options import check_ray, worker_options, workers_of
 
 PHASES = ("replay", "sweep", "pairwise", "explore", "sequences", "bulk")
@@ -289,7 +291,13 @@ def show_end(summary: Any, directory: str, reports: tuple[str, ...], as_json: bo
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.encode(summary).decode())
+        try:
+            click.echo(msgspec.json.encode(summary).decode())
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            drop(sys.stdout)
+            failed.append(f"the summary cannot be written to standard output: {error.strerror or error}")
     click.echo(summary_text(summary), err=True)
     for problem in failed:
         complain(problem)

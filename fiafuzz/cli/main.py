@@ -12,6 +12,8 @@ import click
 
 from fiafuzz import __version__
 
+from .streams import FULL, drop, unconcerned_stderr
+
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_USAGE, EXIT_INTERNAL = 0, 1, 2, 3
 EXIT_UNAVAILABLE, EXIT_NOTHING, EXIT_INTERRUPTED = 4, 5, 130
 
@@ -65,6 +67,15 @@ class Unavailable(UserError):
 
 class Verbs(click.Group):
     """A group whose commands are imported when they are used."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. When the reader of its output has gone (fiafuzz generate | head), nothing more is to be said; click would
+        leave with the code of findings."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            drop(sys.stdout)
+            return EXIT_CLEAN
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs, in the order of the list above."""
@@ -123,6 +134,14 @@ def shown_instead(arguments: list[str]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with the documented exit code."""
+    with unconcerned_stderr():
+        code = run(arguments)
+    sys.exit(code if isinstance(code, int) else EXIT_CLEAN)
+
+
+def run(arguments: list[str] | None = None) -> Any:
+    """Run the command line; returns its exit code."""
+    code: Any
     try:
         given = shown_instead(sys.argv[1:] if arguments is None else arguments)
         code = cli.main(args=given, prog_name="fiafuzz", standalone_mode=False)
@@ -140,17 +159,17 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("fiafuzz: interrupted", err=True)
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (fiafuzz generate | head): nothing more to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = EXIT_CLEAN
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            drop(sys.stdout)
+            complain(f"cannot write{f' {error.filename}' if error.filename else ''}: {error.strerror}")
+            return EXIT_USAGE
         if os.environ.get("FIAFUZZ_DEBUG"):
             traceback.print_exc()
         text = " ".join(str(error).split())[:300]
         complain(f"internal error: {type(error).__name__}: {text} (FIAFUZZ_DEBUG=1 prints where)")
         code = EXIT_INTERNAL
-    sys.exit(code if isinstance(code, int) else EXIT_CLEAN)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""The example database of the explore phase: local, shared, and one that fails."""
+"""The example database of the explore phase: local, in a shared directory, and one that fails. tests/robustness/test_real_redis.py
+has a Redis server."""
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fiafuzz.campaign.explore as explore
+import fiafuzz.campaign.whole_files as whole_files
 from fiafuzz.campaign.events import CaseDone, Note
 from fiafuzz.campaign.examples import MAX_EXAMPLE_BYTES, Examples, key_of, open_examples
 from fiafuzz.campaign.plan import Plan, PlanError, check
@@ -27,77 +28,6 @@ def opened(where: str, tmp_path: Path, **changes: Any) -> Examples:
     found = open_examples(Plan(examples=where, **changes), "cpu", "950-v5", tmp_path / "local")
     assert found is not None
     return found
-
-
-class Redis:
-    """As much of a Redis server as the database needs: sets of bytes, spoken over a socket."""
-
-    def __init__(self) -> None:
-        self.sets: dict[bytes, set[bytes]] = {}
-        self.said: list[bytes] = []
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self.socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        queue: list[bytes] | None = None
-        with connection, connection.makefile("rwb") as stream:
-            while line := stream.readline():
-                words = []
-                for _ in range(int(line[1:])):
-                    length = int(stream.readline()[1:])
-                    words.append(stream.read(length + 2)[:-2])
-                verb = words[0].upper()
-                if verb == b"MULTI":
-                    queue = []
-                    answer = b"+OK\r\n"
-                elif verb == b"EXEC" and queue is not None:
-                    answer = b"*%d\r\n" % len(queue) + b"".join(queue)
-                    queue = None
-                elif queue is not None:
-                    queue.append(self._answer(verb, words[1:]))
-                    answer = b"+QUEUED\r\n"
-                else:
-                    answer = self._answer(verb, words[1:])
-                stream.write(answer)
-                stream.flush()
-
-    def _answer(self, verb: bytes, words: list[bytes]) -> bytes:
-        self.said.append(verb)
-        if verb == b"SADD":
-            before = len(self.sets.setdefault(words[0], set()))
-            self.sets[words[0]].update(words[1:])
-            return b":%d\r\n" % (len(self.sets[words[0]]) - before)
-        if verb == b"SREM":
-            there = self.sets.get(words[0], set())
-            gone = there & set(words[1:])
-            there -= gone
-            return b":%d\r\n" % len(gone)
-        if verb == b"SMEMBERS":
-            found = sorted(self.sets.get(words[0], set()))
-            return b"*%d\r\n" % len(found) + b"".join(b"$%d\r\n%s\r\n" % (len(v), v) for v in found)
-        if verb in (b"EXPIRE", b"PUBLISH"):
-            return b":1\r\n"
-        if verb == b"HELLO":
-            return b"%%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:%d\r\n" % int(words[0])
-        return b"+OK\r\n" if verb in (b"CLIENT", b"SELECT") else b"-ERR unknown command %s\r\n" % verb
-
-
-@pytest.fixture
-def redis() -> Iterator[Redis]:
-    """A server that ends with the test."""
-    pytest.importorskip("redis")
-    server = Redis()
-    yield server
-    server.socket.close()
 
 
 def test_what_is_saved_is_handed_on_with_the_commit(tmp_path: Path) -> None:
@@ -147,19 +77,21 @@ def test_a_directory_is_read_as_from_a_stranger(tmp_path: Path) -> None:
     assert list(opened(str(tmp_path / "shared"), tmp_path).fetch(b"k")) == [b"v"]
 
 
-def test_redis(redis: Redis, tmp_path: Path) -> None:
-    url = f"redis://127.0.0.1:{redis.port}/0?prefix=team:"
-    one = opened(url, tmp_path)
-    one.save(b"k", b"v")
-    assert not redis.sets
-    one.commit()
-    assert one.problem is None and [k for k in redis.sets if k.startswith(b"team:1/cpu/950-v5/")]
-    other = opened(url, tmp_path)
-    assert list(other.fetch(b"k")) == [b"v"]
-    assert list(opened(f"redis://127.0.0.1:{redis.port}/0?prefix=others:", tmp_path).fetch(b"k")) == []
-    other.delete(b"k", b"v")
-    other.commit()
-    assert list(opened(url, tmp_path).fetch(b"k")) == []
+def test_an_example_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
+    """Earlier versions could leave a part of one; a killed run leaves a temporary file, which nobody reads and the next one removes."""
+    def saved() -> list[Path]:
+        one = opened(str(tmp_path / "shared"), tmp_path)
+        one.save(b"k", b"value")
+        one.commit()
+        return [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
+
+    (path,) = saved()
+    assert path.read_bytes() == b"value" and path.stat().st_mode & 0o777 == 0o644
+    path.write_bytes(b"va")
+    left = path.parent / f".{path.name}.{whole_files._here()}-4194305-1-abcdefgh.tmp"
+    left.write_bytes(b"val")
+    assert list(opened(str(tmp_path / "shared"), tmp_path).fetch(b"k")) == [b"va"]
+    assert saved() == [path] and path.read_bytes() == b"value"
 
 
 def test_a_server_that_is_not_there_is_told_once_and_then_left_alone(tmp_path: Path) -> None:
