@@ -114,8 +114,8 @@ def verb_command(name: str) -> click.Command:
 def cli(ctx: click.Context, config: str | None, no_config: bool, show_config: bool) -> None:
     """Fuzz and check Ascend CANN's FusedInferAttentionScore.
 
-    Exit codes: 0 clean, 1 findings, 2 usage or unreadable input, 3 internal error, 4 the backend cannot run here,
-    5 nothing selected, 130 interrupted.
+    Exit codes: 0 clean, 1 findings, 2 usage, unreadable input or output that cannot be written, 3 internal error, 4 the
+    backend cannot run here, 5 nothing selected, 130 interrupted.
     """
     from .config import apply
 
