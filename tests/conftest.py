@@ -6,9 +6,19 @@ import os
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from tests.standin_cann.build import Build, StandinUnavailable, build
 from tests.standin_cann.environment import standin_environment
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Hundreds of child processes import this tree; one that may not keep what it compiles spends a quarter of a second on compiling it.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # A deadline is one of the wall clock: on a busy machine it fails tests that find nothing.
+    if config.getoption("hypothesis_profile", None) is None:
+        settings.register_profile("fiafuzz-tests", deadline=None)
+        settings.load_profile("fiafuzz-tests")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ def night(tmp_path: Path) -> dict[str, str]:
     """An environment in which ``fiafuzz`` is this checkout's; a run is bounded by cases, so that a slow machine changes nothing."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    bound = 'case "$*" in *--resume*) ;; fuzz*) set -- "$@" -n 600 --seed 7 ;; esac'
+    bound = 'case "$*" in *--resume*) ;; fuzz*) set -- "$@" -n 100 --seed 7 ;; esac'
     (tools / "fiafuzz").write_text(f'#!/bin/sh\n{bound}\nexec "{sys.executable}" -m fiafuzz.cli.main "$@"\n')
     (tools / "fiafuzz").chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"

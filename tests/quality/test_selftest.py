@@ -19,11 +19,11 @@ from fiafuzz.campaign.events import CaseDone, RunFinished
 from fiafuzz.campaign.execute import Executor
 from fiafuzz.campaign.plan import Plan
 from fiafuzz.campaign.results import Judged
-from fiafuzz.campaign.schedulers.protocol import Completed
 from fiafuzz.campaign.selftest import Kill, SelfTest, chosen_faults, totals
 from fiafuzz.campaign.shrink import Shrunk
-from fiafuzz.campaign.wire import Job
+from fiafuzz.campaign.wire import Job, Setup
 from oracles.constraints.predict import Prediction
+from tests.unit.in_process import InProcess
 
 SOME = ("scale-twice", "gqa-tiled", "prefix-values-late", "rope-left-out", "alibi-sign", "nondeterministic-row", "rejects-packed-sink",
         "inner-precise-unchecked", "heads-code", "combined-halves-swapped", "crash", "raises")
@@ -84,18 +84,8 @@ def test_names_of_faults() -> None:
 # ---- the canary -----------------------------------------------------------------------------------
 
 
-class InProcess:
-    """A scheduler that runs its jobs here, so that what is broken here is broken there."""
-
-    def __init__(self) -> None:
-        self.executor = Executor(get_backend("cpu", "950-v5"), "", get_backend, profile="950-v5")
-
-    def run(self, job: Job, **_: Any) -> Completed:
-        return Completed(job, self.executor.execute(job))
-
-
 def sung(seed: int = 3) -> tuple[bool, str]:
-    return sing(InProcess(), seed)  # type: ignore[arg-type]
+    return sing(InProcess(Setup("cpu", "950-v5")), seed)  # a scheduler here, so that what is broken here is broken there
 
 
 @pytest.mark.parametrize("seed", range(4))

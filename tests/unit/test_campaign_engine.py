@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import fiafuzz.campaign.engine as engine
 from fiafuzz.campaign.canary import sing
 from fiafuzz.campaign.corpus import Corpus, Entry
 from fiafuzz.campaign.engine import run_campaign, summarise
@@ -35,7 +36,7 @@ from fiafuzz.campaign.schedulers.protocol import Completed
 from fiafuzz.campaign.stopping import StopFlag
 from fiafuzz.campaign.triage import plain_case
 from fiafuzz.campaign.verdict import Foreseen
-from fiafuzz.campaign.wire import Job
+from fiafuzz.campaign.wire import Job, Setup
 from fiafuzz.model.factors import FACTORS
 
 from .in_process import InProcess
@@ -58,6 +59,12 @@ def run(plan: Plan, **options: Any) -> tuple[list[Event], Summary]:
 
 def cases(events: list[Event]) -> list[CaseDone]:
     return [e for e in events if isinstance(e, CaseDone)]
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Campaigns without workers, for what the engine does itself."""
+    monkeypatch.setattr(engine, "scheduler_of", lambda plan, backend, profile: InProcess(Setup(backend, profile)))
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +139,7 @@ def test_a_planted_fault_is_found_shrunk_kept_and_replayed(tmp_path: Path) -> No
     assert [r.status for r in replay(bare, "faulty:causal-one-too-many", make=InProcess)] == ["new"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_explore_finds_faults_and_hands_them_on(tmp_path: Path) -> None:
     plan = plan_in(tmp_path, backends=("faulty:scale-twice",), phases=("explore",), max_cases=60)
     events, summary = run(plan)
@@ -152,6 +160,7 @@ def test_backends_without_checks_get_no_invalid_call(tmp_path: Path) -> None:
     assert "the backend has no parameter checks" not in summary.skipped and summary.status == "clean"
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("mode", ["invalid", "disputed"])
 def test_a_mode_without_calls_for_a_backend_ends_at_once(mode: str, tmp_path: Path) -> None:
     """A number of cases bounds the run, and none of them is ever run: it must end all the same."""
@@ -161,6 +170,7 @@ def test_a_mode_without_calls_for_a_backend_ends_at_once(mode: str, tmp_path: Pa
     assert note.level == "warning" and f"no parameter checks, so that no call of mode {mode} is made" in note.text
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_profile_without_valid_calls_has_nothing_to_run(tmp_path: Path) -> None:
     _, summary = run(plan_in(tmp_path, profiles=("950-v3",), phases=("pairwise", "bulk")))
     assert summary.cases == 0 and summary.status == "nothing"
@@ -179,6 +189,7 @@ def test_the_caller_can_stop_a_run(tmp_path: Path) -> None:
     assert not last.summary.interrupted
 
 
+@pytest.mark.usefixtures("in_process")
 def test_legs_share_the_cases(tmp_path: Path) -> None:
     events, summary = run(plan_in(tmp_path, profiles=("950-v5", "a2-v3"), phases=("bulk",), max_cases=60))
     legs = [e.profile for e in events if isinstance(e, LegStarted)]
@@ -204,6 +215,7 @@ def test_a_blind_judge_kills_the_canary() -> None:
     assert not passed and "not seen" in text
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_run_without_a_canary_is_not_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fiafuzz.campaign.leg.sing", lambda *_: (False, "the judge is blind"))
     _, summary = run(plan_in(tmp_path, canary=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -20,15 +21,24 @@ MESSAGES = [Hello("cpu", "title", "emulated", {"torch": "2"}, {"masked_row": "ze
             Done(7, RESULT), Refused("unavailable", "no device"), Done(8, Result("crash", signal=11, stage_at="run"))]
 
 
-@given(st.lists(st.sampled_from(MESSAGES), max_size=6), st.data())
-def test_frames_survive_any_cut(messages: list[object], data: st.DataObject) -> None:
+STREAM = b"".join(pack(m) for m in MESSAGES)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.sampled_from(MESSAGES), max_size=6), st.lists(st.integers(0, 2 * len(STREAM)), max_size=40))
+def test_frames_survive_any_cut(messages: list[object], cuts: list[int]) -> None:
     stream = b"".join(pack(m) for m in messages)  # type: ignore[arg-type]
     reader, found = FrameReader(), []
-    while stream:
-        size = data.draw(st.integers(1, len(stream)))
-        found += reader.feed(stream[:size])
-        stream = stream[size:]
+    for begin, end in pairwise(sorted([0, *(min(cut, len(stream)) for cut in cuts), len(stream)])):
+        found += reader.feed(stream[begin:end])
     assert found == messages
+
+
+def test_frames_survive_a_cut_at_every_byte() -> None:
+    for cut in range(len(STREAM) + 1):
+        reader = FrameReader()
+        assert reader.feed(STREAM[:cut]) + reader.feed(STREAM[cut:]) == MESSAGES, cut
+    reader = FrameReader()
+    assert [m for byte in STREAM for m in reader.feed(bytes([byte]))] == MESSAGES
 
 
 def test_jobs_arrive_as_they_were_sent() -> None:

@@ -212,7 +212,7 @@ def test_hypothesis_draws_both_sides_of_an_edge() -> None:
 def test_hypothesis_for_one_rule_and_for_disputed_ground() -> None:
     assert find(disputed_cases("950-v5"), lambda g: g.rule == "TOY-8").case.attrs.scaleValue == 4.0
     with pytest.raises((NoSuchExample, Unsatisfiable)):
-        find(invalid_cases("950-v5", "TOY-4"), lambda _: True, settings=settings(max_examples=100, database=None))
+        find(invalid_cases("950-v5", "TOY-4"), lambda _: True)
 
 
 def test_changes_see_a_valid_scene_only() -> None:
