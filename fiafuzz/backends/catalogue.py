@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+ONNXRUNTIME = "onnxruntime>=1.32"
+"""Releases before that lack opsets, inputs and attributes that the adapters use; those for Python 3.10 end at 1.23."""
+
 
 @dataclass(frozen=True)
 class Builtin:
@@ -13,7 +16,7 @@ class Builtin:
     """``module:attribute`` within this package."""
     title: str
     needs: tuple[str, ...]
-    """Python packages that must be there."""
+    """Python packages that must be there, some with the oldest version that will do."""
     capabilities: Mapping[str, str]
     missing: str = ""
     """``module:function`` within this package that says why it cannot run here, "" when it can; loads no library."""
@@ -104,7 +107,7 @@ def _ort_attention(opset: int, title: str, words: str, less: str) -> Builtin:
         "not": f"learnableSink, {less}other output dtype, empty calls; strides are handed over dense",
     }
     return Builtin(
-        f"ort_attention:Attention{opset}", title, ("onnxruntime", "onnx", "torch", "numpy"), MappingProxyType(capabilities)
+        f"ort_attention:Attention{opset}", title, (ONNXRUNTIME, "onnx", "torch", "numpy"), MappingProxyType(capabilities)
     )
 
 
@@ -200,7 +203,7 @@ BUILTIN: Mapping[str, Builtin] = MappingProxyType(
         "ort-gqa": Builtin(
             "ort_gqa:GqaBackend",
             "ONNX Runtime GroupQueryAttention on the CPU",
-            ("torch", "numpy", "onnx", "onnxruntime"),
+            ("torch", "numpy", "onnx", ONNXRUNTIME),
             MappingProxyType(
                 {
                     "invalid calls": "not run",
@@ -224,7 +227,7 @@ BUILTIN: Mapping[str, Builtin] = MappingProxyType(
         "ort-mha": Builtin(
             "ort_mha:MhaBackend",
             "ONNX Runtime's MultiHeadAttention kernel",
-            ("onnxruntime", "onnx", "torch", "numpy"),
+            (ONNXRUNTIME, "onnx", "torch", "numpy"),
             MappingProxyType(
                 {
                     "invalid calls": "not run",

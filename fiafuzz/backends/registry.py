@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any, Optional, cast
 
 from .catalogue import ALIASES, BUILTIN, FAMILIES, PLANTED
+from .packages import missing
 from .protocol import Backend, BackendUnavailable
 from .spelling import base_of
 
@@ -109,8 +110,8 @@ def list_backends() -> list[BackendRecord]:
 
 
 def _record(name: str, title: str, needs: tuple[str, ...], capabilities: Mapping[str, str], why: str = "") -> BackendRecord:
-    missing = [package for package in needs if find_spec(package) is None]
-    reason = f"needs {', '.join(missing)}" if missing else ""
+    absent = missing(needs)
+    reason = f"needs {', '.join(absent)}" if absent else ""
     if why and not reason:
         reason = str(_attribute(why)())
     return BackendRecord(name, title, not reason, reason, capabilities)
@@ -122,9 +123,10 @@ def _attribute(path: str) -> Any:
 
 
 def _require(needs: tuple[str, ...], name: str) -> None:
-    missing = [package for package in needs if find_spec(package) is None]
-    if missing:
-        raise BackendUnavailable(f"backend {name} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+    absent = missing(needs)
+    if absent:
+        packages = " ".join(f"'{word}'" if ">" in (word := need.partition(" ")[0]) else word for need in absent)
+        raise BackendUnavailable(f"backend {name} needs {', '.join(absent)}: pip install {packages}")
 
 
 def _third_party() -> list[EntryPoint]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fiafuzz.backends.catalogue import ONNXRUNTIME
 from fiafuzz.model.case import Uniform
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import materialize
@@ -16,7 +17,7 @@ from tests.unit.ort_calls import RUN, Spy, close, run
 from tests.unit.wheels import wheel
 
 wheel("onnx", "onnx")
-wheel("onnxruntime", "onnxruntime")
+wheel("onnxruntime", ONNXRUNTIME)
 
 from fiafuzz.backends import ort, ort_attention
 from fiafuzz.backends.ort_attention import Attention23, Attention24, Attention25

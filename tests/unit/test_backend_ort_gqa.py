@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fiafuzz.backends.catalogue import ONNXRUNTIME
 from fiafuzz.backends.cpu import CpuBackend
 from fiafuzz.backends.cpu_problem import read_problem
 from fiafuzz.model.case import Case, Constant, Uniform
@@ -20,7 +21,7 @@ from tests.unit.fault_cases import alibi, bias, channel, dead_rows, int8_full, m
 from tests.unit.wheels import wheel
 
 wheel("onnx", "onnx")
-wheel("onnxruntime", "onnxruntime")
+wheel("onnxruntime", ONNXRUNTIME)
 
 from fiafuzz.backends import ort, ort_gqa, ort_gqa_node
 from fiafuzz.backends.ort_gqa_node import APPEND, CHUNK, EVICT, PROMPT, SHARED, Entry, Form, Quantised, Setting, attend

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fiafuzz.backends.catalogue import ONNXRUNTIME
 from fiafuzz.model.scene import Scene
 from fiafuzz.model.tensors import materialize
 from tests.unit.backend_cases import CAUSAL, buffers, call, mask
@@ -14,7 +15,7 @@ from tests.unit.ort_calls import RUN, Spy, close, run
 from tests.unit.wheels import wheel
 
 wheel("onnx", "onnx")
-wheel("onnxruntime", "onnxruntime")
+wheel("onnxruntime", ONNXRUNTIME)
 
 from fiafuzz.backends import ort, ort_mha
 

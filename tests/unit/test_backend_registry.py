@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fiafuzz.backends import registry
+from fiafuzz.backends import packages, registry
 from fiafuzz.backends.faults import all_faults
 from fiafuzz.backends.protocol import BackendUnavailable
 from fiafuzz.backends.registry import expand, get_backend, list_backends
@@ -70,7 +70,7 @@ def test_unknown_name_says_what_is_known(name, hint):
 
 
 def test_missing_package_is_a_reason_not_a_traceback(monkeypatch):
-    monkeypatch.setattr(registry, "find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "torch" else object())
     record = next(r for r in list_backends() if r.name == "cpu")
     assert not record.available and "torch" in record.reason
     with pytest.raises(BackendUnavailable, match="pip install torch"):

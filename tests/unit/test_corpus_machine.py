@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import fiafuzz.campaign.corpus as corpus_module
 import fiafuzz.campaign.rundir as rundir_module
+import fiafuzz.campaign.whole_files as whole_files
 from fiafuzz.campaign.corpus import BadEntry, Corpus, CorpusError, Entry
 from fiafuzz.campaign.corpus_verify import LEFTOVER, Trouble, verify
 from fiafuzz.campaign.events import FindingKept, decode_event
@@ -128,7 +129,8 @@ class Storage(RuleBasedStateMachine):
         disk = Disk(os, left, short)
         with (
             mock.patch.object(corpus_module, "os", disk),
-            mock.patch.object(corpus_module, "tempfile", Disk(tempfile, left, short)),
+            mock.patch.object(whole_files, "os", disk),
+            mock.patch.object(whole_files, "tempfile", Disk(tempfile, left, short)),
             mock.patch.object(rundir_module, "os", disk),
             mock.patch.object(self.run, "_log", Log(log, disk)),
         ):
@@ -213,9 +215,8 @@ def test_the_disk_of_the_machine_fails_at_every_call(tmp_path: Path) -> None:
     for fails in range(1, 20):
         root = tmp_path / str(fails)
         left = [fails]
-        with mock.patch.object(corpus_module, "os", Disk(os, left, True)), mock.patch.object(
-            corpus_module, "tempfile", Disk(tempfile, left, True)
-        ):
+        disk, temporary = Disk(os, left, True), Disk(tempfile, left, True)
+        with mock.patch.object(whole_files, "os", disk), mock.patch.object(whole_files, "tempfile", temporary):
             try:
                 Corpus(root).add(entry)
                 outcomes.append("kept")

@@ -17,6 +17,9 @@ LARGEST = 4
 _PLAIN: Words = {"scenario": ("gqa", "mla_decode", "mla_prefill_split", "mla_prefill_combined", "antiquant"),
                  "sink": "off"}
 
+_ANTIQUANT: Words = {"scenario": "antiquant", "sink": "off", "layout": ("BSH", "BSND", "BNSD")}
+"""On A2 and A3 few other calls of batches take the older prefill route."""
+
 
 def _rule(number: int, title: str, **more: object) -> Rule:
     return Rule(id=f"FIA-IP-{number:03d}", title=title, group="inner_precise", **more)  # type: ignore[arg-type]
@@ -53,9 +56,8 @@ RULES: tuple[Rule, ...] = enforced_on(NEWER_ROUTE, also_on((
                "v5.common.single.inner_precise_range", "v3.inner_precise.single.values"),
         basis=Basis.DOCUMENTED, enforced_by="nothing", when=lambda s: _in_range(s) or fast_tnd(s),
         requires=lambda s: s.inner_precise in DOCUMENTED, limit="0 .. 3",
-        breaks=(Break("above", put(innerPrecise=4), {**_PLAIN, "layout": ("BSH", "BSND", "BNSD")}),),
-        boundaries=(Boundary(put(innerPrecise=3), put(innerPrecise=4), {**_PLAIN, "layout": ("BSH", "BSND", "BNSD")},
-                             limit="3"),),
+        breaks=(Break("above", put(innerPrecise=4), _ANTIQUANT),),
+        boundaries=(Boundary(put(innerPrecise=3), put(innerPrecise=4), _ANTIQUANT, limit="3"),),
     ),
     # ---- TND on A2/A3, V3 ---------------------------------------------------------------------------
     _rule(
