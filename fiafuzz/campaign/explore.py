@@ -253,14 +253,14 @@ class _Search:
         for found in alike:
             if self.leg.campaign.stop:
                 return  # it will be found again
-            if known is not None and _same(known, found):
-                known.count += 1
-                if found.running.number:
-                    yield self.leg.told.repeated(found.running.number, known, found.running.proposal.case)
-                    continue
-                yield self.leg.told.case(found.running, found.verdict, found.completed, known)
-            else:
+            number = found.running.number
+            if known is None or not _same(known, found):
                 yield from self.leg.settled(found)
+            elif number:
+                yield self.leg.past.explained(number, known)
+            else:
+                known.count += 1
+                yield self.leg.told.case(found.running, found.verdict, found.completed, known)
 
 
 def _as_sought(found: Settled) -> Settled:

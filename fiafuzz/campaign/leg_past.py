@@ -125,18 +125,29 @@ class LegPast:
 
     def settled_again(self, number: int, failure: Optional[Failure]) -> Iterator[Event]:
         """Events of an open finding whose case was run again; None: it did not fail."""
-        assert self.state is not None
-        self.state.explored = {place: one for place, one in self.state.explored.items() if one != number}
-        found = self.state.open[number]
+        found = self._taken_up(number)
         if failure is None:
             yield self.leg.told.flaky(number, found.case, found.verdict, 1, 2)
             return
         known = self.leg.investigator.repeats.explained(failure)
         if known is not None:
-            known.count += 1
-            yield self.leg.told.repeated(number, known, found.case)
+            yield self._repeats(number, known, found)
         else:
             yield from self._finish(number, found, failure)
+
+    def explained(self, number: int, known: Known) -> Event:
+        """The event of an open finding that a known one explains."""
+        return self._repeats(number, known, self._taken_up(number))
+
+    def _taken_up(self, number: int) -> FindingFound:
+        """An open finding that explore has asked for again, so that it is not looked into once more when explore is over."""
+        assert self.state is not None
+        self.state.explored = {place: one for place, one in self.state.explored.items() if one != number}
+        return self.state.open[number]
+
+    def _repeats(self, number: int, known: Known, found: FindingFound) -> Event:
+        known.count += 1
+        return self.leg.told.repeated(number, known, found.case)
 
     def _failing_again(self, found: FindingFound) -> Optional[Failure]:
         """The failure of an open finding as a run of its case shows it; None when it does not come again."""
