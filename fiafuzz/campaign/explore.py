@@ -172,8 +172,13 @@ class _Search:
         self.recorded = dict(state.explored)
         self.open = leg.past.explored
         """Findings that the log leaves open, by place and digest: their cases are run again, as if they had not been."""
+        self.closing = any(found.sought for found in self.recorded.values())
+        """Whether the log ends where a round was over and its failures were told one by one. Those that it lacks are the rest of
+        them: whether something known explains them was asked before, when less was known."""
         leg.work.job_number += state.jobs - len(self.recorded)
         self.plainest: Optional[Settled] = None
+        self.told_entry = ""
+        """The entry of the plainest failure where that has been told already; ``plainest`` is None then."""
         self.weight: Any = None
         self.sought: Optional[tuple[str, Optional[str]]] = None
         self.alike: deque[Settled] = deque()
@@ -191,7 +196,8 @@ class _Search:
             return _Answer(False, found.ratio)
         self.calls += 1
         if found.sought:
-            self._plainer(proposal.case)
+            if self._plainer(proposal.case):
+                self._displace(None, found.entry)
             self.sought = _kind(found.verdict)
         return _Answer(found.sought, found.ratio, enough=self.calls > SHRINK_CALLS)
 
@@ -211,10 +217,13 @@ class _Search:
         found = replace(found, running=replace(found.running, number=number))
         judged = found.completed.result.judged
         ratio = round(judged.error_ratio, 6) if judged is not None else 0.0  # as the log has it
-        if self.sought is None and (not found.verdict.failed or leg.investigator.repeats.explained(found.failure) is not None):
+        if self.sought is None and (not found.verdict.failed or (not self.closing and self._explained(found))):
             yield from leg.settled(found)
             return _Answer(False, ratio)
         return (yield from self._failing(found, ratio))
+
+    def _explained(self, found: Settled) -> bool:
+        return self.leg.investigator.repeats.explained(found.failure) is not None
 
     def _failing(self, found: Settled, ratio: float) -> Generator[Event, None, _Answer]:
         """While a failure is being made plainer: does this one fail like it?"""
@@ -225,10 +234,16 @@ class _Search:
         else:
             self.sought = _kind(found.verdict)
             if self._plainer(found.running.proposal.case):
-                found, self.plainest = self.plainest, found  # type: ignore[assignment]
-            if found is not None:
+                self._displace(found, "")
+            else:
                 self.alike.append(found)
         return _Answer(failed, ratio, enough=self.calls > SHRINK_CALLS)
+
+    def _displace(self, plainest: Optional[Settled], told_entry: str) -> None:
+        """Another failure is the plainest now."""
+        if self.plainest is not None:
+            self.alike.append(self.plainest)
+        self.plainest, self.told_entry = plainest, told_entry
 
     def _plainer(self, case: Case) -> bool:
         """Whether a failing case is the plainest so far."""
@@ -242,9 +257,9 @@ class _Search:
         """The round is over: look into its plainest failure; the others like it are the same if they have its features."""
         best = _as_sought(self.plainest) if self.plainest is not None else None
         alike = [_as_sought(found) for found in self.alike]
-        self.plainest, self.weight, self.sought, self.calls = None, None, None, 0
+        entry = self.told_entry
+        self.plainest, self.weight, self.sought, self.calls, self.told_entry, self.closing = None, None, None, 0, "", False
         self.alike.clear()
-        entry: Optional[str] = None
         if best is not None:
             for event in self.leg.settled(best):
                 entry = _entry_of(event) or entry

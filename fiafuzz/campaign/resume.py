@@ -12,7 +12,7 @@ without its end is cut off with the half-written last line, and is run again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
@@ -57,13 +57,14 @@ class ResumeError(ValueError):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A case of the explore phase as the log has it: its digest, verdict, error ratio, and whether Hypothesis was told that
-    it fails."""
+    """A case of the explore phase as the log has it: its digest, verdict, error ratio, whether Hypothesis was told that it fails,
+    and the corpus entry that explains it or that it has become ("": none)."""
 
     digest: str
     verdict: Verdict
     ratio: float
     sought: bool
+    entry: str = ""
 
 
 @dataclass
@@ -94,7 +95,7 @@ class PhaseState:
         self.jobs += 1
         self.taken += event.phase == "explore" or event.verdict.status != SKIPPED
         if event.phase == "explore":
-            self.explored[event.place] = Recorded(event.digest, event.verdict, event.ratio, event.sought)
+            self.explored[event.place] = Recorded(event.digest, event.verdict, event.ratio, event.sought, event.repeats or "")
             return
         self.ahead.add(event.place)
         if event.place > self.last[0]:
@@ -234,6 +235,7 @@ class Past:
                 return  # it is still open
             # One that could not be written at first is told again when the run is resumed, before any leg.
             leg = next((one for one in self.legs.values() if event.number in one.kept), leg)
+            self._became(leg, event.number, event.entry.id)
             leg.shrunk += leg.close(event.number, event.effort, done=event.path is not None)
             leg.explains[event.entry.id] += event.number not in leg.kept
             leg.kept[event.number] = event
@@ -248,8 +250,16 @@ class Past:
             self._phase.explored.clear()
             leg.explored.clear()
         elif isinstance(event, FindingRepeated):
+            self._became(leg, event.number, event.entry)
             leg.close(event.number, event.effort)
             leg.explains[event.entry] += 1
+
+    def _became(self, leg: LegState, number: int, entry: str) -> None:
+        """A finding has its entry; explore asks for that of its case."""
+        place = next((place for place, one in leg.explored.items() if one == number), 0)
+        explored = self._phase.explored if self._phase is not None else {}
+        if place in explored:
+            explored[place] = replace(explored[place], entry=entry)
 
     def _case(self, leg: LegState, event: CaseDone) -> None:
         self.cases, self._last = max(self.cases, event.n), event

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import msgspec
 import pytest
@@ -33,9 +33,12 @@ from fiafuzz.campaign.events import (
     encode_event,
 )
 from fiafuzz.campaign.plan import Plan
+from fiafuzz.campaign.results import Judged, Result
 from fiafuzz.campaign.resume import ResumeError, read_past
 from fiafuzz.campaign.rundir import RunDirError, log_lines
 from fiafuzz.campaign.stopping import StopFlag
+from fiafuzz.model.case import Case
+from fiafuzz.model.scene import Scene
 from reports.run_data import read_run
 
 from .quick_runs import Quick, cases_of, kept_ids, make_quick, nothing_is_wrong, plan_in, quick, run
@@ -175,6 +178,36 @@ def test_cut_anywhere_in_explore(
         cut(root, to, length)
         resumed(to)
         same_as(explored, to)
+
+
+def several_are_wrong(case: Case) -> Optional[Result]:
+    """Faults of several kinds, so that what explains a failure depends on what is known by then."""
+    scene = Scene(case)
+    keys, rows = scene.KV_S or 0, scene.Q_S or 0
+    if keys % 8 == 7:
+        return Result("crash", signal=6, message="killed by SIGABRT")
+    if keys % 8 == 5:
+        return Result("ok", judged=Judged(False, "F103", text="wrong shape"))
+    if rows % 4 == 3:
+        return Result("error", message="ArithmeticError: rows")
+    return Result("ok", judged=Judged(False, "F101", 4.0, compared=8, text="off")) if rows % 4 == 2 else None
+
+
+def test_cut_while_the_failures_of_a_round_are_told(quick: Install, tmp_path: Path) -> None:
+    """They come one by one once a round is over, each after a shrink perhaps. A run that goes on in between must not ask anew what
+    explains them: more has been shrunk by now, and Hypothesis would be told something else and go elsewhere."""
+    root = tmp_path / "it"
+    settings: dict[str, Any] = {"phases": ("pairwise", "explore"), "mode": "valid", "max_cases": 120, "shrink_runs": 40}
+    quick(several_are_wrong)
+    events, summary = run(plan_in(root, seed=1, **settings))
+    told = [i for i, e in enumerate(events) if isinstance(e, CaseDone) and e.sought]
+    assert len(told) > 20 and len(summary.findings) == 5
+    ends = [end for end, _ in log_lines(root / "run" / "events.ndjson")]
+    for i in [told[0] - 1, *told[:24:3], told[-2]]:
+        to = tmp_path / str(i)
+        cut(root, to, ends[i])
+        resumed(to)
+        same_as((root, events), to)
 
 
 def round_ends(root: Path) -> list[int]:
