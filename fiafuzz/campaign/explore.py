@@ -201,6 +201,10 @@ class _Search:
             self.sought = _kind(found.verdict)
         return _Answer(found.sought, found.ratio, enough=self.calls > SHRINK_CALLS)
 
+    def more_recorded(self, last: int) -> bool:
+        """Whether the log has cases after a place: they cost nothing, and the plainest failure may be among them."""
+        return any(place > last for place in self.recorded)
+
     def take(self, proposal: Proposal) -> Generator[Event, None, _Answer]:
         """Run a proposal, yield its events, return the answer."""
         leg = self.leg
@@ -356,11 +360,13 @@ def _explore(
     explorer = _Explorer(leg.plan, leg.profile, examples, state.round, leg.accepted)
     search = _Search(leg, state)
     explorer.start()
-    taken, reason = state.taken, ""
+    taken, reason, asked_last = state.taken, "", 0
     try:
         while not reason:
             yield from _tell_problem(leg, examples)
             reason = leg.over(end, cases, taken)
+            if reason == "cases" and search.more_recorded(asked_last):
+                reason = ""
             try:
                 asked = None if reason else explorer.asked.get(timeout=WAIT_SECONDS)
             except Empty:
@@ -377,6 +383,7 @@ def _explore(
                 yield leg.campaign.tell(RoundDone, backend=leg.backend, profile=leg.profile, round=asked.number)
                 explorer.answers.put(_Answer())
             elif asked is not None:
+                asked_last = asked.place
                 answer = search.recall(asked)
                 if answer is None:
                     taken += (asked.place, asked.case.digest) not in search.open  # such a one is counted already

@@ -210,6 +210,24 @@ def test_cut_while_the_failures_of_a_round_are_told(quick: Install, tmp_path: Pa
         same_as((root, events), to)
 
 
+def test_the_plainest_failure_of_a_round_may_be_its_last_case(quick: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told first, and what is like it afterwards in the same order, also by a run that goes on in between."""
+    monkeypatch.setattr(explore, "SHRINK_CALLS", 6)
+    monkeypatch.setattr(explore, "ROUND", 25)
+    root = tmp_path / "it"
+    quick(several_are_wrong)
+    events, _ = run(plan_in(root, seed=32, phases=("pairwise", "explore"), mode="valid", max_cases=100, shrink_runs=20))
+    explored = [(i, e) for i, e in enumerate(events) if isinstance(e, CaseDone) and e.phase == "explore"]
+    first = next((i, e) for i, e in explored if e.sought and e.place >> 20 == explored[-1][1].place >> 20)
+    assert first[1].place == max(e.place for _, e in explored) and explored[-1][0] >= first[0] + 2
+    to = tmp_path / "again"
+    cut(root, to, [end for end, _ in log_lines(root / "run" / "events.ndjson")][first[0]])
+    resumed(to)
+    same_as((root, events), to)
+    order = [e.place for e in logged(to / "run") if isinstance(e, CaseDone) and e.phase == "explore"]
+    assert order == [e.place for _, e in explored]
+
+
 def round_ends(root: Path) -> list[int]:
     """After each round of the explore phase."""
     return [end for end, line in log_lines(root / "run" / "events.ndjson") if isinstance(decode_event(line), RoundDone)]
