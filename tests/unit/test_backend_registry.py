@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -34,6 +35,10 @@ def test_every_listed_name_loads():
         assert record.title and record.capabilities
         if record.name.startswith(("torch-npu", "aclnn")):  # their own tests load them, in processes of their own
             assert record.available == (not record.reason)
+            continue
+        optional = not record.name.startswith(("cpu", "torch-", "faulty:")) and os.environ.get("FIAFUZZ_REQUIRE_ALL") != "1"
+        if optional and not record.available:  # kernels of other projects, whose packages a checkout may lack
+            assert record.reason.startswith("needs ") or "vllm" in record.name, record
             continue
         assert record.available
         backend = get_backend(record.name)
