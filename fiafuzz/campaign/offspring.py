@@ -25,6 +25,8 @@ MAX_OFFSPRING = 256
 SWEEP_SECONDS = 5.0
 JUMP = 200
 """Tasks that the machine must have gained before anybody counts processes."""
+LONG_SECONDS = 2.0
+"""A case that takes longer is looked at all the same, as often as that."""
 
 
 def new_mark() -> str:
@@ -54,23 +56,26 @@ def end_offspring(mark: str) -> bool:
 
 class Crowds:
     """Notices that a worker starts more and more processes. Counting them is dear, so it is done only when the number of
-    tasks of the whole machine has jumped."""
+    tasks of the whole machine has jumped, or a case takes long: what ends elsewhere meanwhile can hide a jump."""
 
     def __init__(self) -> None:
         self._calm = tasks()
         self._jump = JUMP
+        self._looked = monotonic()
 
-    def grown(self) -> bool:
-        """Whether the machine has gained many tasks since it was calm."""
+    def grown(self, busy: float) -> bool:
+        """Whether it is time to count: the machine has gained many tasks since it was calm, or the case that has been in work for
+        longest (``busy`` seconds) takes long."""
         now = tasks()
         self._calm = min(self._calm, now) if now else self._calm
-        return now - self._calm > self._jump
+        return now - self._calm > self._jump or min(busy, monotonic() - self._looked) > LONG_SECONDS
 
     def calm_down(self, largest: int) -> None:
         """What is there now is taken as normal. ``largest``: processes of the worker that has most of them; the next look comes
         before it can have too many."""
         self._calm = tasks()
         self._jump = max(1, min(JUMP, MAX_OFFSPRING - largest))
+        self._looked = monotonic()
 
 
 def tasks() -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fiafuzz.campaign import offspring
 from fiafuzz.campaign.engine import run_campaign
 from fiafuzz.campaign.events import CaseDone, FindingKept, RunFinished
 from fiafuzz.campaign.execute import turns
@@ -156,7 +157,11 @@ def test_children_of_a_dead_worker_end_even_those_that_left_its_session(where: P
         scheduler.close()
 
 
-def test_a_fork_bomb_is_ended_and_blamed() -> None:
+@pytest.mark.parametrize("hidden", [False, True], ids=["seen", "hidden"])
+def test_a_fork_bomb_is_ended_and_blamed(hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``hidden``: as many tasks end elsewhere on the machine."""
+    if hidden:
+        monkeypatch.setattr(offspring, "tasks", lambda: 700)
     scheduler = LocalScheduler(Setup("process-bomb", "950-v5"), time_limit=120.0)
     try:
         scheduler.start()
@@ -167,6 +172,23 @@ def test_a_fork_bomb_is_ended_and_blamed() -> None:
         assert scheduler.run(Job(2, call())).result.kind == "ok"
     finally:
         scheduler.close()
+
+
+def test_a_crowd_that_grows_while_others_leave_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else on the machine ends as many tasks as a worker starts: the sum tells nothing, that a case takes long does."""
+    now = 100.0
+    monkeypatch.setattr(offspring, "tasks", lambda: 700)
+    monkeypatch.setattr(offspring, "monotonic", lambda: now)
+    crowds = offspring.Crowds()
+    now += 10 * offspring.LONG_SECONDS
+    assert not crowds.grown(0.0) and not crowds.grown(offspring.LONG_SECONDS)
+    assert crowds.grown(offspring.LONG_SECONDS + 0.1)
+    crowds.calm_down(2)
+    assert not crowds.grown(60.0), "not at every turn"
+    now += offspring.LONG_SECONDS + 0.1
+    assert crowds.grown(60.0) and not crowds.grown(0.0)
+    monkeypatch.setattr(offspring, "tasks", lambda: 700 + offspring.JUMP + 1)
+    assert crowds.grown(0.0)
 
 
 def test_nothing_outlives_a_killed_driver(tmp_path: Path, where: Path) -> None:

@@ -174,7 +174,7 @@ class LocalScheduler(Places):
             self._next_watch = now + WATCH_SECONDS
             for slot in self._slots:
                 self._check_limits(slot)
-            if self._crowds.grown():
+            if self._crowds.grown(max((s.process.busy_seconds for s in self._slots if s.there), default=0.0)):
                 self._disperse()
         for slot in self._slots:
             if slot.there and slot.process.lost:
