@@ -30,4 +30,5 @@ def _version(name: str) -> str | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.match(r"[0-9.]*", text)[0].split(".") if number)  # type: ignore[index]
+    plain = re.split(r"[^0-9.]", text, maxsplit=1)[0]
+    return tuple(int(number) for number in plain.split(".") if number)
